@@ -17,7 +17,7 @@ from statekit.cli.import_spark import import_spark
 from statekit.cli.inspect import inspect
 from statekit.cli.migrate import migrate
 from statekit.cli.query import print_query
-from statekit.cli.read_state import export_state, print_key, scan, top_keys
+from statekit.cli.read_state import export_state, print_key, print_rows, top_keys
 from statekit.cli.replay import replay_epoch
 from statekit.cli.rescale import rescale
 from statekit.cli.rollback import rollback
@@ -97,7 +97,7 @@ _EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     diff: ("diff ./checkpoint@12 ./checkpoint@15 --rows 5", "diff ./checkpoint ./copy --json"),
     gc: ("gc ./checkpoint --dry-run", "gc ./checkpoint --epochs 10 --age '7 days'"),
     export_state: ("export ./checkpoint turnaround visits --to parquet --into v.parquet",),
-    scan: (
+    print_rows: (
         "scan ./checkpoint turnaround visits --limit 5",
         "scan ./checkpoint turnaround _timers --key N14228 --json",
     ),

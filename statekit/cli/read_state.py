@@ -15,9 +15,9 @@ from statekit.cli.tables import (
     count_text,
     empty_table,
     out,
+    print_cells,
     print_json,
     print_line,
-    print_rows,
     print_title,
     print_values,
     say,
@@ -96,7 +96,7 @@ def export_state(
     say(f"{count_text(count, 'row', 'rows')} of {rows.place} in {into}")
 
 
-def scan(
+def print_rows(
     checkpoint: Checkpoint,
     operator: Operator,
     state: State,
@@ -123,7 +123,7 @@ def scan(
         return
     wanted = limit or _ROWS_SHOWN
     shown = list(islice(all_rows, wanted + 1))
-    print_rows(reader.schema.names, (row.values() for row in shown[:wanted]))
+    print_cells(reader.schema.names, (row.values() for row in shown[:wanted]))
     out.print(rows.place + (": more rows follow, see --limit" if len(shown) > wanted else ""))
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import typer
 
 from statekit.cli.arguments import Checkpoint, Epoch, WideInts, WideIntsAsText, ints_as
-from statekit.cli.tables import print_line, print_rows, say
+from statekit.cli.tables import print_cells, print_line, say
 from statekit.query.tables.export import csv_text
 from statekit.query.tables.json_rows import json_rows, json_values
 from statekit.sql.run import run_sql
@@ -55,6 +55,6 @@ def sql(
                 print_line(row)
     else:
         rows = (row for batch in table.to_batches() for row in json_values(batch))
-        print_rows(table.column_names, rows)
+        print_cells(table.column_names, rows)
     if result.is_cut:
         say(f"there are more rows than {limit:,}: give --limit")

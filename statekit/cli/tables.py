@@ -116,7 +116,7 @@ def say(text: str) -> None:
     out.print(text, markup=False, soft_wrap=True)
 
 
-def print_rows(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
+def print_cells(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
     """Print a table of values, as JSON; texts are printed as they are, and None as nothing."""
     table = empty_table((), texts=names)
     for row in rows:

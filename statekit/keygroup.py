@@ -225,3 +225,16 @@ def group_range(shard: int, shards: int, groups: int = DEFAULT_GROUPS) -> tuple[
     if not 0 <= shard < shards:
         raise RescaleError(f"shard {shard}: use one from 0 to {shards - 1}")
     return -(-shard * groups // shards), -(-(shard + 1) * groups // shards) - 1
+
+
+def group_ranges(shards: int, groups: int) -> list[tuple[int, int]]:
+    """Return the first and the last key group of each shard.
+
+    Raises:
+        RescaleError: the number of shards is out of range.
+
+    >>> group_ranges(3, 128)
+    [(0, 42), (43, 85), (86, 127)]
+    """
+    check_parallelism(shards, groups)
+    return [group_range(shard, shards, groups) for shard in range(shards)]

@@ -390,18 +390,10 @@ class OperatorEpoch(Record):
 
     def at_rest(self, shards: Iterable[ShardState], **changes: Any) -> OperatorEpoch:
         """Return the operator in an epoch without records, with these shards."""
-        counts = ("records_in", "records_out", "bytes_written", "late")
-        handled = dict.fromkeys(counts, 0)
-        read = {"records_by_input": dict.fromkeys(self.records_by_input, 0)}
-        update = {
-            "shards": tuple(shards),
-            "placed": Placed(),
-            "cpu_us": 0,
-            **handled,
-            **read,
-            **changes,
-        }
-        return self.model_copy(update=update)
+        counts = ("records_in", "records_out", "bytes_written", "late", "cpu_us")
+        read = dict.fromkeys(self.records_by_input, 0)
+        own = {"shards": tuple(shards), "placed": Placed(), "records_by_input": read}
+        return self.model_copy(update={**dict.fromkeys(counts, 0), **own, **changes})
 
     def largest_of(self, stream: str) -> int | None:
         """Return the largest event time of a stream so far; None if it had no records."""

@@ -30,10 +30,10 @@ from pydantic import Field, model_validator
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.paths import page_path
 from statekit.checkpoint.sealed_json import FORMAT, FileRef, Record, Sealed, faults_of
+from statekit.checkpoint.shard_layout import blank_shards
 from statekit.checkpoint.store import Store, in_parallel
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
-from statekit.keygroup import group_range
 from statekit.names import StoredId, StoredName
 
 
@@ -454,9 +454,5 @@ def _without_gaps(manifest: EpochManifest, shards: Sequence[ShardState]) -> tupl
     if len(shards) == manifest.parallelism:
         return tuple(shards)
     entries = page_of(shards)
-    parallelism, groups = manifest.parallelism, manifest.key_groups
-    ranges = (group_range(shard, parallelism, groups) for shard in range(parallelism))
-    return tuple(
-        entries[first] if first in entries else ShardState(first_group=first, last_group=last)
-        for first, last in ranges
-    )
+    blank = blank_shards(manifest.parallelism, manifest.key_groups)
+    return tuple(entries.get(shard.first_group, shard) for shard in blank)

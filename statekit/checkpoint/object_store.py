@@ -594,11 +594,11 @@ def _failures(*, lasting: bool = False, needs_no_file: bool = False) -> Iterator
     except (FileNotFoundError, store_errors.NotFoundError) as error:
         answer: Exception = FileNotFoundError()
         if needs_no_file:
-            answer = RequestError(_told(error), may_pass=not _NO_BUCKET.search(str(error)))
+            answer = RequestError(_first_line(error), may_pass=not _NO_BUCKET.search(str(error)))
     except store_errors.AlreadyExistsError:
         answer = FileExistsError()
     except (store_errors.BaseError, OSError, ValueError) as error:
-        answer = RequestError(_told(error), may_pass=not lasting and _may_pass(error))
+        answer = RequestError(_first_line(error), may_pass=not lasting and _may_pass(error))
     raise answer from None
 
 
@@ -609,7 +609,7 @@ def _may_pass(error: Exception) -> bool:
     return status is None or status[1] in _NOT_NOW
 
 
-def _told(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """Return the first line of an error without possible credentials, and with escaped control
     characters, because it may contain the name of a foreign file.
     """

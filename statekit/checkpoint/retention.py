@@ -203,6 +203,16 @@ def collected_error(
     )
 
 
+def check_kept(repository: Repository, epoch: int) -> None:
+    """Check that an epoch was not collected.
+
+    Raises:
+        RestoreError: it was.
+    """
+    if (collected := collected_error(repository, epoch, RestoreError)) is not None:
+        raise collected
+
+
 @contextlib.contextmanager
 def still_kept(
     repository: Repository, epoch: int, error: type[StatekitError] = RestoreError
@@ -232,9 +242,7 @@ def held(repository: Repository, epoch: int) -> Iterator[None]:
     path = held_path(epoch)
     repository.create(path, EpochMark(epoch=epoch).to_bytes())
     try:
-        collected = collected_error(repository, epoch, RestoreError)
-        if collected is not None:
-            raise collected
+        check_kept(repository, epoch)
         with still_kept(repository, epoch):
             yield
     finally:
@@ -262,9 +270,7 @@ def note_going_back(repository: Repository, epoch: int, to: int) -> str:
     path = rollback_path(epoch, to)
     with contextlib.suppress(FencedError):  # an earlier try has left it
         repository.create(path, GoingBack(epoch=epoch, to=to).to_bytes())
-    collected = collected_error(repository, to, RestoreError)
-    if collected is not None:
-        raise collected
+    check_kept(repository, to)
     return path
 
 

@@ -12,7 +12,7 @@ from statekit.checkpoint.job_file import Clock
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState, added
 from statekit.checkpoint.sealed_json import checksum_of
 from statekit.checkpoint.shard_contents import ReplayCost, Slice
-from statekit.keygroup import check_parallelism, group_range
+from statekit.keygroup import group_ranges
 
 
 def rescaled(manifest: EpochManifest, parallelism: int) -> EpochManifest:
@@ -23,8 +23,7 @@ def rescaled(manifest: EpochManifest, parallelism: int) -> EpochManifest:
     Raises:
         RescaleError: the parallelism is not valid.
     """
-    check_parallelism(parallelism, manifest.key_groups)
-    ranges = [group_range(shard, parallelism, manifest.key_groups) for shard in range(parallelism)]
+    ranges = group_ranges(parallelism, manifest.key_groups)
     return manifest.followed_by(
         cause="rescale",
         parallelism=parallelism,
@@ -37,7 +36,7 @@ def rescaled(manifest: EpochManifest, parallelism: int) -> EpochManifest:
 
 def blank_shards(parallelism: int, key_groups: int) -> list[ShardState]:
     """Return the shards of an operator that has no rows yet."""
-    ranges = [group_range(shard, parallelism, key_groups) for shard in range(parallelism)]
+    ranges = group_ranges(parallelism, key_groups)
     return [ShardState(first_group=first, last_group=last) for first, last in ranges]
 
 
@@ -134,14 +133,12 @@ def _slices(shards: Sequence[ShardState], first: int, last: int) -> tuple[Slice,
             if start > end:
                 continue
             before = slices[-1] if slices else None
-            if before is not None and _belong_together(before, piece, start):
+            if (
+                before is not None
+                and (before.shard, before.attempt) == (piece.shard, piece.attempt)
+                and before.last_group + 1 == start
+            ):
                 slices[-1] = before.model_copy(update={"last_group": end})
             else:
                 slices.append(piece.model_copy(update={"first_group": start, "last_group": end}))
     return tuple(slices)
-
-
-def _belong_together(left: Slice, right: Slice, start: int) -> bool:
-    """Return whether a slice that begins at `start` continues another slice of the same shard."""
-    same = (left.shard, left.attempt) == (right.shard, right.attempt)
-    return same and left.last_group + 1 == start

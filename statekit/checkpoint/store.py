@@ -100,12 +100,10 @@ class Store:
         self.url = remote_url(str(url)) if self.root is None else self.root.as_uri()
         if path is not None and not create and not self._asked("open", "", path.is_dir):
             raise RestoreError(f"there is no checkpoint at {path}: check the path")
-        self._objects: Objects = self._asked("open", "", lambda: self._opened_objects(create))
-
-    def _opened_objects(self, create: bool) -> Objects:
+        opened: Callable[[], Objects] = partial(RemoteObjects, self.url, self._options)
         if self.root is not None:
-            return LocalObjects(self.root, creates=create)
-        return RemoteObjects(self.url, self._options)
+            opened = partial(LocalObjects, self.root, creates=create)
+        self._objects = self._asked("open", "", opened)
 
     @classmethod
     def in_memory(cls) -> Self:

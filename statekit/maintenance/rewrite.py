@@ -303,10 +303,11 @@ def write_operators(
     repository: Repository,
     job: JobFile,
     rows_of: Callable[[OperatorRecord], StoredRows],
-    local: Mapping[str, Mapping[str, list[LocalRows]]],
+    local_of: Callable[[OperatorRecord], Mapping[str, list[LocalRows]]],
     *,
     epoch: int,
     parallelism: int,
+    specs: Specs,
     count: Callable[[], None] = lambda: None,
     verified: Verified = lambda operator, family, checksum: None,
 ) -> dict[str, tuple[ShardState, ...]]:
@@ -318,9 +319,11 @@ def write_operators(
         repository: the checkpoint.
         job: its operators are written, with its number of key groups.
         rows_of: returns the keyed rows of an operator.
-        local: per operator, the rows of each operator state for each new shard.
+        local_of: returns the rows of each operator state of an operator, for each old shard.
         epoch: of the new shards.
         parallelism: shards per operator.
+        specs: per operator, its states as the code declares them, for functions that redistribute
+            operator state.
         count: called for each row when it is written, and when it is read back.
         verified: called with the checksum of each state after it was read back.
 
@@ -328,6 +331,9 @@ def write_operators(
         CorruptCheckpointError: a file is missing or altered, or the new rows differ from the old
             ones.
     """
+    # Redistribute before any row is read: a rule may be missing, and a function may fail.
+    stored = {operator.name: local_of(operator) for operator in job.operators}
+    local = moved_by_operator(job.operators, specs, stored, parallelism, epoch)
     new_shards = {}
     for operator in job.operators:
         with _ShardsWriter(repository, operator, parallelism, job.key_groups) as writer:
@@ -375,15 +381,14 @@ def rewrite_checkpoint(
     # The rows of dropped states are not copied.
     job = stored.model_copy(update={"key_groups": groups, "dropped": {}})
     count = RowCount(2 * rows_to_read(job, last), progress)
-    # Redistribute before any row is read: a rule may be missing, and a function may fail.
-    local = {op.name: local_rows(repository, op, last) for op in job.operators}
     new_shards = write_operators(
         repository,
         job,
         lambda operator: stored_rows(repository, operator, last),
-        moved_by_operator(job.operators, specs, local, shards, last.epoch),
+        lambda operator: local_rows(repository, operator, last),
         epoch=last.epoch + 1,
         parallelism=shards,
+        specs=specs,
         count=count.one,
         verified=verified,
     )

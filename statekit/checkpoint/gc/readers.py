@@ -202,35 +202,26 @@ def readers_of(repository: Repository, retention: Retention, *, measured: bool =
     committed = {number: file.modified for number, file in files.items()}
     last = repository.manifest(max(files))
     oldest = retention.first_for_readers(committed, last)
-    statuses = {
-        lease.lease.name: _status(lease, min(files), oldest, committed[last.epoch])
-        for lease in leases
-    }
-    begins = [lease.lease.epoch for lease in leases if statuses[lease.lease.name] == "valid"]
+
+    def status(lease: StoredLease) -> LeaseStatus:
+        if lease.lease.epoch < min(files):
+            return "collected"
+        if not lease.is_valid(committed[last.epoch]):
+            return "expired"
+        return "too far behind" if oldest is None or lease.lease.epoch < oldest else "valid"
+
+    statuses = [(lease, status(lease)) for lease in leases]
+    valid = [lease.lease.epoch for lease, own in statuses if own == "valid"]
     sizes: dict[int, Size] = {}
-    if measured and begins:
-        sizes = _sizes(repository, files, min(begins), retention.first(committed, last), last)
+    if measured and valid:
+        sizes = _sizes(repository, files, min(valid), retention.first(committed, last), last)
 
-    def extra(lease: StoredLease) -> Size | None:
-        if not measured:
-            return None
-        is_valid = statuses[lease.lease.name] == "valid"
-        return sizes.get(lease.lease.epoch, Size()) if is_valid else Size()
+    def extra(lease: StoredLease, own: LeaseStatus) -> Size | None:
+        kept = sizes.get(lease.lease.epoch) if own == "valid" else None
+        return kept or Size() if measured else None
 
-    readers = [
-        Reader(lease, last.epoch, statuses[lease.lease.name], extra(lease)) for lease in leases
-    ]
+    readers = [Reader(lease, last.epoch, own, extra(lease, own)) for lease, own in statuses]
     return Readers(readers, unreadable)
-
-
-def _status(
-    lease: StoredLease, first: int, oldest: int | None, last_commit: dt.datetime
-) -> LeaseStatus:
-    if lease.lease.epoch < first:
-        return "collected"
-    if not lease.is_valid(last_commit):
-        return "expired"
-    return "too far behind" if oldest is None or lease.lease.epoch < oldest else "valid"
 
 
 def _sizes(

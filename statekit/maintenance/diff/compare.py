@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,7 +25,7 @@ from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.shard_layout import standing
-from statekit.keygroup import group_range, pack_group
+from statekit.keygroup import group_ranges, pack_group
 from statekit.maintenance.diff.rows import FamilyRows, Groups, InAnyKeyGroups, Row, unpacked
 from statekit.maintenance.row_keys import KeyedRows
 from statekit.maintenance.savepoint.format import Savepoint
@@ -80,9 +81,14 @@ class EpochSource:
         version = " ".join((shard.attempt or "", *(ref.path for ref in shard.redistributed)))
         return ShardVersion(version, None if shard.is_part else shard.rows)
 
-    def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
-        """Return the rows of these key groups. The caller closes the backend."""
-        return self._reader.unpack(operator, directory, groups)
+    @contextlib.contextmanager
+    def opened(self, operator: str, groups: Groups) -> Iterator[Backend]:
+        """Open the rows of these key groups."""
+        with (
+            scratch_directory("diff") as directory,
+            contextlib.closing(self._reader.unpack(operator, directory, groups)) as backend,
+        ):
+            yield backend
 
 
 class SavepointSource:
@@ -104,16 +110,15 @@ class SavepointSource:
         return [(0, self.job.key_groups - 1)]  # its files are not cut by key group
 
     def shards(self, operator: str) -> Sequence[Groups]:
-        shards, groups = self._savepoint.file.parallelism, self.job.key_groups
-        return [group_range(shard, shards, groups) for shard in range(shards)]
+        return group_ranges(self._savepoint.file.parallelism, self.job.key_groups)
 
     def held(self, operator: str, groups: Groups) -> ShardVersion | None:
         return None
 
-    def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
+    def opened(self, operator: str, groups: Groups) -> AbstractContextManager[Backend]:
         record = self.job.operator(operator)
         assert record is not None, "asked for operators of its job only"
-        return unpacked(directory, record.holds, self._rows(record, groups))
+        return unpacked(record.holds, self._rows(record, groups))
 
     def _rows(self, record: OperatorRecord, groups: Groups) -> Iterator[tuple[str, bytes, bytes]]:
         keyed, (start, end) = KeyedRows(record, self.job.key_groups), group_bounds(*groups)
@@ -251,13 +256,12 @@ class _Side:
         )
 
     def rows(
-        self, groups: Groups | None, place: Path, closing: contextlib.ExitStack
+        self, groups: Groups | None, closing: contextlib.ExitStack
     ) -> Callable[[str], Iterator[Row]]:
         """Return a function that reads the rows of a family."""
         if groups is None:
             return lambda name: iter(())
-        backend = self.source.unpack(self.name, groups, place)
-        closing.callback(backend.close)
+        backend = closing.enter_context(self.source.opened(self.name, groups))
         families = self.families
         return lambda name: families[name].rows(backend, groups) if name in families else iter(())
 
@@ -274,7 +278,9 @@ class _OperatorComparison:
             for family in dict.fromkeys([*a.families, *b.families])
         }
         self._states = {
-            family: StateDifference(name, family, _type(of_a), _type(of_b))
+            family: StateDifference(
+                name, family, of_a.type if of_a else None, of_b.type if of_b else None
+            )
             for family, (of_a, of_b) in self._families.items()
         }
         # Whether a key has the same bytes, and is in the same key group, on both sides.
@@ -332,13 +338,12 @@ class _OperatorComparison:
 
     def _read(self, pieces: _Pieces) -> None:
         with contextlib.ExitStack() as closing:
-            scratch = closing.enter_context(scratch_directory("diff"))
-            rows_of_a = self._a.rows(pieces[0], scratch / "a", closing)
-            rows_of_b = self._b.rows(pieces[1], scratch / "b", closing)
+            rows_of_a = self._a.rows(pieces[0], closing)
+            rows_of_b = self._b.rows(pieces[1], closing)
             for name in self._families:
-                self._compare(name, rows_of_a(name), rows_of_b(name), scratch)
+                self._compare(name, rows_of_a(name), rows_of_b(name))
 
-    def _compare(self, name: str, of_a: Iterator[Row], of_b: Iterator[Row], scratch: Path) -> None:
+    def _compare(self, name: str, of_a: Iterator[Row], of_b: Iterator[Row]) -> None:
         a, b = self._families[name]
         family = a or b
         assert family is not None, "one of them has it"
@@ -347,14 +352,10 @@ class _OperatorComparison:
             self._count(name, of_a, of_b, family)
             return
         order = InAnyKeyGroups(a, b)
-        with contextlib.ExitStack() as closing:
-            sorted_rows = []
-            for letter, side, own, rows in (("a", self._a, a, of_a), ("b", self._b, b, of_b)):
-                shards = side.source.shards(self._name)
-                backend = order.sort(own, rows, shards, scratch / f"{name} of {letter}")
-                closing.callback(backend.close)
-                sorted_rows.append(order.rows(backend))
-            self._count(name, sorted_rows[0], sorted_rows[1], order)
+        sorted_a = order.sorted_rows(a, of_a, self._a.source.shards(self._name))
+        sorted_b = order.sorted_rows(b, of_b, self._b.source.shards(self._name))
+        with contextlib.closing(sorted_a), contextlib.closing(sorted_b):
+            self._count(name, sorted_a, sorted_b, order)
 
     def _count(
         self,
@@ -385,10 +386,6 @@ class _OperatorComparison:
                 now = None if new is None or b is None else b.value(new)
                 key, place = order.identity(row_key)
                 state.examples.append(RowDifference(change, key, place, was, now))
-
-
-def _type(family: FamilyRows | None) -> str | None:
-    return None if family is None else family.type
 
 
 def _sameness(a: FamilyRows | None, b: FamilyRows | None) -> Callable[[bytes, bytes], bool]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import in_batches
 from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import TIMERS, WAITING, OperatorRecord, StateRecord
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
@@ -149,18 +150,18 @@ def _value_decoder(state: StateRecord, allow_pickle: bool) -> Callable[[bytes], 
     return row_decoder(state, allow_pickle)
 
 
+@contextlib.contextmanager
 def unpacked(
-    directory: Path, families: Sequence[str], rows: Iterable[tuple[str, bytes, bytes]]
-) -> RocksBackend:
-    """Store rows with their families in a separate database, which the caller closes."""
-    backend = RocksBackend(directory, families)
-    try:
+    families: Sequence[str], rows: Iterable[tuple[str, bytes, bytes]]
+) -> Iterator[Backend]:
+    """Store rows with their families in a temporary database on the local disk."""
+    with (
+        scratch_directory("diff") as directory,
+        contextlib.closing(RocksBackend(directory, families)) as backend,
+    ):
         for batch in in_batches(rows):
             backend.write(batch)
-    except BaseException:
-        backend.close()
-        raise
-    return backend
+        yield backend
 
 
 class InAnyKeyGroups:
@@ -174,10 +175,10 @@ class InAnyKeyGroups:
         self._family = a
         self._are_bytes = a.identifies_like(b)
 
-    def sort(
-        self, family: FamilyRows, rows: Iterable[Row], shards: Sequence[Groups], directory: Path
-    ) -> RocksBackend:
-        """Store the rows of one side in a separate database, which the caller closes.
+    def sorted_rows(
+        self, family: FamilyRows, rows: Iterable[Row], shards: Sequence[Groups]
+    ) -> Generator[Row]:
+        """Yield the rows of one side in order. They are sorted on the local disk.
 
         Parameters:
             shards: of that side, the key groups of each shard.
@@ -185,12 +186,9 @@ class InAnyKeyGroups:
         if family.is_local:
             numbers = {first: number for number, (first, _) in enumerate(shards)}
             rows = ((_of_shard(row_key, numbers), row) for row_key, row in rows)
-        return unpacked(directory, [_SORTED], ((_SORTED, self._key(family, k), v) for k, v in rows))
-
-    @staticmethod
-    def rows(backend: Backend) -> Iterator[Row]:
-        """Yield the sorted rows."""
-        return backend.scan(_SORTED, b"", b"\xff" * 16)
+        keyed = ((_SORTED, self._key(family, row_key), row) for row_key, row in rows)
+        with unpacked([_SORTED], keyed) as backend:
+            yield from backend.scan(_SORTED, b"", b"\xff" * 16)
 
     def _key(self, family: FamilyRows, row_key: bytes) -> bytes:
         if self._are_bytes:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 
 from statekit.backend.interface import StateSize
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import OperatorEpoch
 from statekit.checkpoint.shard_layout import rescaled
-from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
+from statekit.keygroup import check_groups, group_of_row, group_ranges
 from statekit.maintenance.rewrite import stored_rows
 from statekit.maintenance.row_keys import KeyedRows
 from statekit.maintenance.sizes import (
@@ -22,7 +23,6 @@ from statekit.maintenance.sizes import (
     stored_sizes,
 )
 from statekit.query.rows.reader import CheckpointReader
-from statekit.state.base import StateSpec
 from statekit.state.options import Rule
 from statekit.state.redistribution import NO_SPECS, Specs, rule_of
 
@@ -102,8 +102,7 @@ def plan_of_rescale(
     """
     manifest = reader.manifest
     new_groups = manifest.key_groups if key_groups is None else check_groups(key_groups)
-    check_parallelism(parallelism, new_groups)
-    ranges = [group_range(shard, parallelism, new_groups) for shard in range(parallelism)]
+    ranges = group_ranges(parallelism, new_groups)
     is_rewrite = new_groups != manifest.key_groups
     planned = manifest if is_rewrite else rescaled(manifest, parallelism)
     plans = []
@@ -117,14 +116,19 @@ def plan_of_rescale(
         else:
             after = [Load(own, size_within(groups, *own)) for own in ranges]
         groups_before = [shard.groups for shard in before.shards]
+        by_name = {spec.name: spec for spec in specs.get(name, ())}
+        local = [state for state in record.states if state.is_local]
         plans.append(
             OperatorPlan(
                 name,
                 list(map(Load, groups_before, sizes.shards)),
                 after,
                 [] if is_rewrite else _moves(before, ranges, sizes),
-                _fullest(groups),
-                _shared(record, sizes, specs.get(name, ())),
+                nsmallest(_HOT_GROUPS, (groups or {}).items(), key=lambda g: (-g[1].rows, g[0])),
+                [
+                    Shared(s.name, sizes.states[s.name], rule_of(s, by_name.get(s.name)))
+                    for s in local
+                ],
                 has_keys=bool(record.holds_by_key),
             )
         )
@@ -152,17 +156,6 @@ def skew_of(loads: list[Load]) -> float | None:
     return max(rows) * len(rows) / sum(rows)
 
 
-def _shared(
-    record: OperatorRecord, sizes: OperatorSizes, specs: Sequence[StateSpec]
-) -> list[Shared]:
-    by_name = {spec.name: spec for spec in specs}
-    return [
-        Shared(state.name, sizes.states[state.name], rule_of(state, by_name.get(state.name)))
-        for state in record.states
-        if state.is_local
-    ]
-
-
 def _moves(
     before: OperatorEpoch, ranges: Sequence[tuple[int, int]], sizes: OperatorSizes
 ) -> list[Move]:
@@ -177,8 +170,3 @@ def _moves(
                 size = size_within(sizes.groups, *own)
             moves.append(Move(own, source, target, size))
     return moves
-
-
-def _fullest(groups: Groups | None) -> list[tuple[int, StateSize]]:
-    fullest = sorted((groups or {}).items(), key=lambda entry: (-entry[1].rows, entry[0]))
-    return fullest[:_HOT_GROUPS]

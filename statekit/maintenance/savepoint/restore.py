@@ -22,7 +22,7 @@ from statekit.job.options import RunOptions
 from statekit.keygroup import check_groups, check_parallelism
 from statekit.maintenance.rewrite import write_operators
 from statekit.maintenance.savepoint.format import POSITION, Savepoint
-from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator
+from statekit.state.redistribution import NO_SPECS, Specs
 
 
 def prepare_from_savepoint(job: Job, repository: Repository, options: RunOptions) -> None:
@@ -128,15 +128,14 @@ def import_savepoint(
     shards = min(file.parallelism, groups) if parallelism is None else parallelism
     check_parallelism(shards, groups)
     job = file.job.model_copy(update={"key_groups": groups, "savepoint": file.id, "imported": None})
-    # Redistribute before any row is read: a rule may be missing, and a function may fail.
-    local = {operator.name: savepoint.local_rows(operator) for operator in job.operators}
     new_shards = write_operators(
         repository,
         job,
         savepoint.rows,
-        moved_by_operator(job.operators, specs, local, shards, file.epoch),
+        savepoint.local_rows,
         epoch=file.epoch,
         parallelism=shards,
+        specs=specs,
     )
     stored = repository.newest_job_file()  # of a start that never committed
     checkpoint_id = unique_id() if stored is None else stored[0].id

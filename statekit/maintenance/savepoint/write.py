@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from statekit.checkpoint.job_file import WAITING, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
-from statekit.checkpoint.paths import SAVEPOINT, SAVEPOINTS, SPARK
+from statekit.checkpoint.paths import SAVEPOINT, SAVEPOINTS
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import held
 from statekit.checkpoint.rollback import check_batch
@@ -44,7 +44,6 @@ from statekit.maintenance.savepoint.format import (
 from statekit.names import path_fault
 from statekit.query.rows.reader import CheckpointReader
 from statekit.query.tables.packed_bytes import RowBatch
-from statekit.query.tables.row_parts import Family
 from statekit.query.tables.stored_batches import keyed_batches, local_batches
 from statekit.query.tables.table import TooWide
 from statekit.timestamp import TIME_BYTES
@@ -187,15 +186,10 @@ class _Attempt:
         """Yield the files that Spark needs to continue after the last micro-batch in the state."""
         if manifest.batch is None:
             return
-        repository = self.repository
-
-        def read(path: str) -> bytes:
-            return repository.read(f"{SPARK}/{path}")
-
-        names = [path.removeprefix(f"{SPARK}/") for path in repository.tree(SPARK)]
+        read, names = self.repository.read_spark, self.repository.spark_files()
         for path, content in files_at(names, read, manifest.batch, history=1).items():
             data = read(path) if content is None else content
-            yield self._put(f"spark.{self.id}/{path}", io.BytesIO(data))
+            yield self.put(f"spark.{self.id}/{path}", io.BytesIO(data))
 
     def _operator(
         self, operator: OperatorRecord, manifest: EpochManifest, count: RowCount
@@ -217,22 +211,15 @@ class _Attempt:
         progress = set(SavepointOperator.model_fields) - {"states"}
         return SavepointOperator(states=states, **epoch.model_dump(include=progress))
 
-    def put_part(self, family: Family, number: int, file: IO[bytes], rows: int) -> FileRef:
-        """Store a file of a table."""
-        folder = f"state.{self.id}/{family.operator.name}/{family.name}"
-        return self._put(f"{folder}/part-{number:05d}.parquet", file, rows)
+    def put(self, path: str, file: IO[bytes], rows: int = 0) -> FileRef:
+        """Store a file. Return its reference, with the path below the savepoint."""
+        ref = self.repository.put_file(f"{self.folder}/{path}", file, rows)
+        return ref.model_copy(update={"path": path})
 
     def open_part(self, ref: FileRef) -> IO[bytes]:
         """Return the verified content of a table's file."""
         path = f"{self.folder}/{ref.path}"
         return self.repository.open_verified(ref.model_copy(update={"path": path}))
-
-    def remove_parts(self, refs: list[FileRef]) -> None:
-        self.repository.remove(f"{self.folder}/{ref.path}" for ref in refs)
-
-    def _put(self, path: str, file: IO[bytes], rows: int = 0) -> FileRef:
-        ref = self.repository.put_file(f"{self.folder}/{path}", file, rows)
-        return ref.model_copy(update={"path": path})
 
 
 class _TableWriter:
@@ -316,10 +303,9 @@ class _TableWriter:
         with _local_errors():
             self._writer().close()
         assert self._part is not None, "there is one, or it was made"
-        ref = self._attempt.put_part(
-            self._table.family, self._number, self._part[0], self._part_rows
-        )
-        self._refs.append(ref)
+        folder = f"state.{self._attempt.id}/{self._operator.name}/{self._family}"
+        path = f"{folder}/part-{self._number:05d}.parquet"
+        self._refs.append(self._attempt.put(path, self._part[0], self._part_rows))
         self._closing.close()
         self._part, self._part_rows, self._part_bytes = None, 0, 0
         self._number += 1
@@ -340,7 +326,7 @@ class _TableWriter:
                     self._append(self._read_back(row))
         while self._rows.keys:
             self._write_group()
-        self._attempt.remove_parts(narrow)
+        self._attempt.repository.remove(f"{self._attempt.folder}/{ref.path}" for ref in narrow)
         self._rows, self._row_bytes = waiting, waiting.size
 
     def _read_back(self, saved: SavedRow) -> RowBatch:

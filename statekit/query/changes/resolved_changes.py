@@ -24,7 +24,7 @@ from statekit.backend.mutation import Batch, in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.own_files import own_files
+from statekit.checkpoint.references import own_files
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.retention import still_kept
 from statekit.errors import QueryError

@@ -20,7 +20,7 @@ from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.own_files import follows_by_files, own_files
+from statekit.checkpoint.references import follows_by_files, own_files
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.retention import still_kept

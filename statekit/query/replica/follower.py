@@ -21,7 +21,7 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.own_files import follows_by_files
+from statekit.checkpoint.references import follows_by_files
 from statekit.checkpoint.retention import held
 from statekit.clock import unique_id
 from statekit.errors import QueryError, StatekitError, StorageError

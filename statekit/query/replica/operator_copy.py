@@ -32,7 +32,7 @@ from statekit.backend.rocksdb import DatabaseError
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.own_files import own_files
+from statekit.checkpoint.references import own_files
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.restore_plan import local_rows_of_shard, restore_plan
 from statekit.checkpoint.sealed_json import Count, Record

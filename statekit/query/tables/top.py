@@ -13,7 +13,7 @@ from statekit.backend.change_file import read_keys
 from statekit.backend.mutation import DELETE_RANGE
 from statekit.checkpoint.job_file import WAITING, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.own_files import follows_by_files, own_files
+from statekit.checkpoint.references import follows_by_files, own_files
 from statekit.checkpoint.retention import still_kept
 from statekit.codec.schema_codec import generic_key_decoder
 from statekit.errors import QueryError, StateTypeError

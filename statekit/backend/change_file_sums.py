@@ -50,6 +50,7 @@ class MutationSums:
     >>> sums = MutationSums.of_file(file, "example", 8)
     >>> sums.of("visits", 0, 3).mutations, sums.of("visits", 4, 7).mutations
     (2, 1)
+    >>> changes.drop()
     """
 
     def __init__(self, groups: int) -> None:

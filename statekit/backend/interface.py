@@ -13,7 +13,8 @@ from sortedcontainers import SortedDict
 
 from statekit.backend.mutation import DELETE, PUT, Batch
 from statekit.errors import StatekitError
-from statekit.keygroup import group_of_row, pack_group
+from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
+from statekit.timestamp import micros_of_sortable, sortable_micros
 
 
 class StateSize(NamedTuple):
@@ -218,6 +219,34 @@ def first_of_groups(
         # A row of another tag, before or after ours in its key group.
         start = here if row < here else pack_group(group_of_row(row) + 1) + tag
     return None
+
+
+def due_of_groups(
+    backend: Backend,
+    state: str,
+    tag: bytes,
+    groups: tuple[int, int],
+    until: int,
+    wakes_at: Callable[[int], None],
+) -> Iterator[Rows]:
+    """Yield the due rows of each key group, in order of time. Seeks skip all other key groups.
+
+    Parameters:
+        tag: follows the key group in the row keys, and is followed by the time.
+        groups: first and last key group to search.
+        until: the latest time of due rows, in microseconds.
+        wakes_at: called with the soonest time of each key group that is not due.
+    """
+    time_at = GROUP_BYTES + len(tag)
+    (group, last), later = groups, b""
+    while (first := first_of_groups(backend, state, tag, (group, last), later)) is not None:
+        group, soonest = group_of_row(first), micros_of_sortable(first, time_at)
+        if soonest > until:
+            wakes_at(soonest)
+            group, later = group + 1, b""
+            continue
+        later = sortable_micros(until + 1)
+        yield backend.scan(state, first, first[:time_at] + later)
 
 
 def prefix_end(prefix: bytes) -> bytes:

@@ -101,7 +101,7 @@ class RocksSnapshot:
         with frozen.lock:
             rows = frozen.rows
             try:
-                found = (_backward if reverse else _forward)(rows, start, end, count)
+                found = _found(rows, start, end, count, reverse=reverse)
                 # At an unreadable block an iterator ends as if there were no more rows.
                 if len(found) < count:
                     rows.status()
@@ -122,24 +122,17 @@ class RocksSnapshot:
         return frozen
 
 
-def _forward(
-    rows: rocksdict.RdictIter, start: bytes, end: bytes, count: int
+def _found(
+    rows: rocksdict.RdictIter, start: bytes, end: bytes, count: int, *, reverse: bool
 ) -> list[tuple[bytes, bytes]]:
     found: list[tuple[bytes, bytes]] = []
-    rows.seek(start)
-    while len(found) < count and rows.valid() and (key := rows.key()) < end:
-        found.append((key, rows.value()))
-        rows.next()
-    return found
-
-
-def _backward(
-    rows: rocksdict.RdictIter, start: bytes, end: bytes, count: int
-) -> list[tuple[bytes, bytes]]:
-    found: list[tuple[bytes, bytes]] = []
-    rows.seek_for_prev(end)
-    while len(found) < count and rows.valid() and (key := rows.key()) >= start:
+    if reverse:
+        rows.seek_for_prev(end)
+    else:
+        rows.seek(start)
+    step = rows.prev if reverse else rows.next
+    while len(found) < count and rows.valid() and start <= (key := rows.key()) <= end:
         if key != end:
             found.append((key, rows.value()))
-        rows.prev()
+        step()
     return found

@@ -10,7 +10,7 @@ import operator
 import types
 import typing
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast
 
 import msgspec
@@ -261,9 +261,8 @@ def class_hints(cls: Any) -> Mapping[str, Any]:
     """
     try:
         hints = typing_extensions.get_type_hints(cls, include_extras=True)
-        if all(typing.get_origin(base) is None for base in _bases(cls)):
-            return hints
-        return {name: _with_types(hint, _types_of(cls, name, {})) for name, hint in hints.items()}
+        types_ = _types_of_fields(cls, {})
+        return {name: _with_types(hint, types_.get(name, {})) for name, hint in hints.items()}
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise StateTypeError(
             f"an annotation of {cls.__name__} cannot be resolved ({shown_text(error)}): define "
@@ -283,37 +282,23 @@ def generic_hint(annotation: Any) -> str:
     return f"derive a class from it, as in class My{name}({given}), and use that"
 
 
-def _bases(cls: Any) -> tuple[Any, ...]:
-    """Return the direct and indirect bases of a class, in unresolved form."""
-    own = getattr(cls, "__orig_bases__", None) if "__orig_bases__" in vars(cls) else None
-    bases = tuple(own if own is not None else cls.__bases__)
-    inner = (each for base in bases for each in _inner_bases(base))
-    return (*bases, *inner)
-
-
-def _inner_bases(base: Any) -> tuple[Any, ...]:
-    origin = typing.get_origin(base) or base
-    return _bases(origin) if isinstance(origin, type) and origin is not object else ()
-
-
-def _types_of(cls: Any, name: str, types_: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Return the types for the type variables of the class that declares a field.
+def _types_of_fields(cls: Any, types_: Mapping[Any, Any]) -> dict[str, Mapping[Any, Any]]:
+    """Return the types for the type variables of the class that declares each field.
 
     Parameters:
-        cls: a class that has the field.
+        cls: a class that has the fields.
         types_: those of its own type variables.
     """
-    is_typeddict = typing_extensions.is_typeddict(cls)  # which repeats the fields of its bases
-    if not is_typeddict and name in vars(cls).get("__annotations__", {}):
-        return types_
-    for base in vars(cls).get("__orig_bases__", cls.__bases__):
+    of_bases: dict[str, Mapping[Any, Any]] = {}
+    for base in reversed(vars(cls).get("__orig_bases__", cls.__bases__)):
         origin = typing.get_origin(base) or base
-        classes = () if not isinstance(origin, type) else origin.__mro__
-        if any(name in vars(of).get("__annotations__", {}) for of in classes):
+        if isinstance(origin, type):
             arguments = (_with_types(each, types_) for each in typing.get_args(base))
             variables = getattr(origin, "__parameters__", ())
-            return _types_of(origin, name, dict(zip(variables, arguments, strict=False)))
-    return types_
+            of_bases |= _types_of_fields(origin, dict(zip(variables, arguments, strict=False)))
+    own = dict.fromkeys(vars(cls).get("__annotations__", {}), types_)
+    # A TypedDict repeats the fields of its bases.
+    return own | of_bases if typing_extensions.is_typeddict(cls) else of_bases | own
 
 
 def _with_types(annotation: Any, types_: Mapping[Any, Any]) -> Any:
@@ -345,32 +330,42 @@ def is_frozen(cls: Any) -> bool:
     return False
 
 
-def is_immutable(annotation: Any, outer: tuple[Any, ...] = ()) -> bool:
+def is_immutable(annotation: Any) -> bool:
     """Return whether all values of an annotation are immutable.
-
-    Parameters:
-        outer: the struct classes that the annotation is inside of.
 
     >>> is_immutable(tuple[str, int | None]), is_immutable(list[int])
     (True, False)
     """
-    return all(_member_is_immutable(member, outer) for member in peel(annotation)[0])
+    return all(map(_is_immutable_outside, members_within(annotation)))
 
 
-def _member_is_immutable(member: Any, outer: tuple[Any, ...]) -> bool:
+def _is_immutable_outside(member: Any) -> bool:
+    """Return whether values are immutable if their parts are."""
     origin = typing.get_origin(member)
     if origin is Literal or member in IMMUTABLE:
         return True
     if isinstance(member, type) and issubclass(member, enum.Enum):
         return True
     if struct_flavour(member) is not None:
-        return member in outer or (
-            is_frozen(member)
-            and all(
-                is_immutable(field.annotation, (*outer, member)) for field in struct_fields(member)
-            )
-        )
-    parts = [part for part in typing.get_args(member) if part is not Ellipsis]
-    if origin not in (tuple, frozenset) or not parts:
-        return False
-    return all(is_immutable(part, outer) for part in parts)
+        return is_frozen(member)
+    return origin in (tuple, frozenset) and bool(typing.get_args(member))
+
+
+def members_within(annotation: Any, outer: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """Yield the union members of an annotation without None, and those of all parts and fields
+    inside of them, each before its parts.
+
+    Parameters:
+        outer: the struct classes that the annotation is inside of. Their fields are not visited
+            again.
+    """
+    for member in peel(annotation)[0]:
+        yield member
+        if struct_flavour(member) is None:
+            parts = () if typing.get_origin(member) is Literal else typing.get_args(member)
+            for part in parts:
+                if part is not Ellipsis:
+                    yield from members_within(part, outer)
+        elif member not in outer:
+            for field in struct_fields(member):
+                yield from members_within(field.annotation, (*outer, member))

@@ -20,7 +20,7 @@ import msgspec
 from statekit.codec.annotations import (
     class_hints,
     is_immutable,
-    peel,
+    members_within,
     struct_fields,
     struct_flavour,
 )
@@ -268,23 +268,9 @@ def is_restored(cls: Any) -> Callable[[Any], bool] | None:
     return lambda model: len(model.__pydantic_fields_set__) == size
 
 
-def holds_models(annotation: Any, outer: tuple[Any, ...] = ()) -> bool:
-    """Return whether values of an annotation can be, or contain, pydantic models.
-
-    Parameters:
-        outer: the struct classes that the annotation is inside of.
-    """
-    return any(_member_holds_models(member, outer) for member in peel(annotation)[0])
-
-
-def _member_holds_models(member: Any, outer: tuple[Any, ...]) -> bool:
-    flavour = struct_flavour(member)
-    if flavour == "pydantic":
-        return True
-    if flavour is None:
-        return any(holds_models(part, outer) for part in typing.get_args(member))
-    fields = () if member in outer else struct_fields(member)
-    return any(holds_models(field.annotation, (*outer, member)) for field in fields)
+def holds_models(annotation: Any) -> bool:
+    """Return whether values of an annotation can be, or contain, pydantic models."""
+    return "pydantic" in map(struct_flavour, members_within(annotation))
 
 
 def as_restored(value: Any) -> Any:

@@ -8,7 +8,6 @@ not exact. The same code builds both checks.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,21 +30,30 @@ the bound leaves them most of Python's stack.
 Predicate = Callable[[Any], bool]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Check:
     """A predicate over values, in the forms that larger checks are compiled from.
 
     Parameters:
         one: checks one value.
-        term: the same as `one`, as source text over `{0}`; None where only a call will do.
-        names: the classes that the term names.
         each: checks all values of a collection; None where `one` is called for each.
+        term: the same as `one`, as source text over `{0}`; by default a call of it.
+        names: what the term names.
     """
 
-    one: Predicate
-    term: str | None = None
-    names: Mapping[str, type] = dataclasses.field(default_factory=dict)
-    each: Callable[[Collection[Any]], bool] | None = None
+    __slots__ = ("each", "names", "one", "term")
+
+    def __init__(
+        self,
+        one: Predicate,
+        each: Callable[[Collection[Any]], bool] | None = None,
+        term: str = "",
+        names: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.one = one
+        self.each = each
+        call = f"check_{id(one)}"
+        self.term = term or f"{call}({{0}})"
+        self.names = names if term else {call: one}
 
 
 def is_text(value: str) -> bool:
@@ -92,10 +100,10 @@ def _is_instant(value: Any) -> bool:
 def _of_term(
     term: str,
     each: Callable[[Collection[Any]], bool] | None = None,
-    names: Mapping[str, type] = MappingProxyType({}),
+    names: Mapping[str, Any] = MappingProxyType({}),
 ) -> Check:
     one = eval(f"lambda value: {term.format('value')}", {**_NAMES, **names})  # noqa: S307  own text
-    return Check(one, term, names, each)
+    return Check(one, each, term, names)
 
 
 def _of_class(cls: type) -> Check:
@@ -139,28 +147,19 @@ _SCALARS: dict[str, tuple[Check, Check]] = {
 
 def accepting_none(check: Check) -> Check:
     """Return a check that accepts None, and all values that `check` accepts."""
-    one, each = check.one, check.each
+    each = check.each
     each_optional = each and (lambda values: each([part for part in values if part is not None]))
-    if check.term is None:
-        return Check(lambda value: value is None or one(value), each=each_optional)
     return _of_term(f"({{0}} is None or {check.term})", each_optional, check.names)
 
 
 def any_of(checks: Sequence[Check]) -> Check:
     """Return the check of a union."""
-    terms = [check.term for check in checks if check.term is not None]
-    if len(terms) == len(checks):
-        names = {name: cls for check in checks for name, cls in check.names.items()}
-        return _of_term(f"({' or '.join(terms)})", names=names)
-    ones = [check.one for check in checks]
+    terms = " or ".join(check.term for check in checks)
+    return _of_term(f"({terms})", names=_names_of(checks))
 
-    def one(value: Any) -> bool:
-        for check in ones:  # noqa: SIM110  a generator costs a frame per level of nesting
-            if check(value):
-                return True
-        return False
 
-    return Check(one)
+def _names_of(checks: Sequence[Check]) -> dict[str, Any]:
+    return {name: named for check in checks for name, named in check.names.items()}
 
 
 def check_each(check: Check) -> Callable[[Any], bool]:
@@ -187,15 +186,8 @@ def check_parts(
         condition: of `value`, as source text; checked before the parts are read.
         is_kept: a predicate that the condition may call by this name.
     """
-    names: dict[str, Any] = {**_NAMES, "cls": cls, "is_kept": is_kept}
-    terms = []
-    for index, check in enumerate(checks):
-        if check.term is not None:
-            terms.append(check.term.format(f"part{index}"))
-            names |= check.names
-        else:
-            names[f"check{index}"] = check.one
-            terms.append(f"check{index}(part{index})")
+    names: dict[str, Any] = {**_NAMES, **_names_of(checks), "cls": cls, "is_kept": is_kept}
+    terms = [check.term.format(f"part{index}") for index, check in enumerate(checks)]
     of_value = f"""\
 if type(value) is not cls:
     return False

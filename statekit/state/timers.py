@@ -21,7 +21,7 @@ from functools import partial
 from heapq import heappop, heappush, merge
 from itertools import chain, islice
 
-from statekit.backend.interface import Backend, StateSize, first_of_groups
+from statekit.backend.interface import Backend, StateSize, due_of_groups
 from statekit.checkpoint.job_file import CLOCK_TAGS, TIMERS, Clock
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.codec.key_codec import KeyCodec
@@ -486,31 +486,21 @@ def due_keys(
         clocks: whose timers are read.
         wakes_at: called with the soonest timers that are not due.
     """
-    rows = chain.from_iterable(_due_rows(backend, plan, clock, wakes_at) for clock in clocks)
+    groups, now_us = plan.base.groups, plan.now_us
+    scans = (
+        scan
+        for clock in clocks
+        for scan in due_of_groups(
+            backend, DUE, CLOCK_TAGS[clock], groups, now_us[clock], partial(wakes_at, clock)
+        )
+    )
+    rows = chain.from_iterable(scans)
     while due := list(islice(rows, _DUE_MAX)):
         keys: dict[bytes, tuple[int, object]] = {}
-        for row in due:
+        for row, _ in due:
             key, end = codec.decode(row, 2 + _NAMED)
             keys[row[:2] + row[2 + _NAMED : end]] = (group_of_row(row), key)
         yield [keys[prefix] for prefix in sorted(keys)]
-
-
-def _due_rows(
-    backend: Backend, plan: ShardPlan, clock: Clock, wakes_at: WakesAt
-) -> Iterator[bytes]:
-    """Yield the due rows of one clock. Seeks skip key groups without due timers."""
-    now = plan.now_us[clock]
-    find = partial(first_of_groups, backend, DUE, CLOCK_TAGS[clock])
-    (group, last), later = plan.base.groups, b""
-    while (first := find((group, last), later)) is not None:
-        group, soonest = group_of_row(first), micros_of_sortable(first, 3)
-        if soonest > now:
-            wakes_at(clock, soonest)
-            group, later = group + 1, b""
-            continue
-        later = sortable_micros(now + 1)
-        for row, _ in backend.scan(DUE, first, first[:3] + later):
-            yield row
 
 
 def _misfit(given: object) -> str:

@@ -33,17 +33,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import chain, islice
 from struct import Struct
 
-from statekit.backend.interface import Backend, first_of_groups, prefix_end
+from statekit.backend.interface import Backend, due_of_groups, first_of_groups, prefix_end
 from statekit.checkpoint.era import PERMANENT, UNWRITTEN, Era
 from statekit.checkpoint.job_file import CLOCK_TAGS, EXPIRY, ROW_MARK, Clock, TtlRecord
 from statekit.errors import CorruptCheckpointError
-from statekit.keygroup import group_of_row, pack_group
+from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
 from statekit.state.key_scope import KeyScope
-from statekit.timestamp import micros_of_sortable, sortable_micros
+from statekit.timestamp import TIME_BYTES, sortable_micros
 from statekit.watermark import BEGINNING
 
 _STAMP = Struct(">cBQ")
@@ -367,19 +366,14 @@ class Expiry:
         """Yield adjacent index rows of one clock up to a mark, with the offset of the rest of the
         row key.
         """
-        find = partial(first_of_groups, backend, EXPIRY, tag)
-        mark_at = 2 + len(tag)
-        (group, last), later = groups, b""
-        while (first := find((group, last), later)) is not None:
-            group = group_of_row(first)
-            if (mark := micros_of_sortable(first, mark_at)) > until:
-                self._wakes_at(mark + self._duration)
-                group, later = group + 1, b""
-                continue
-            later = sortable_micros(until + 1)
-            due = backend.scan(EXPIRY, first, first[:mark_at] + later)
+        rest_at = GROUP_BYTES + len(tag) + TIME_BYTES
+
+        def wakes_at(mark: int) -> None:
+            self._wakes_at(mark + self._duration)
+
+        for due in due_of_groups(backend, EXPIRY, tag, groups, until, wakes_at):
             while entries := [entry for entry, _ in islice(due, _PIECE)]:
-                yield entries, mark_at + 8
+                yield entries, rest_at
 
     def _remove(
         self, backend: Backend, entries: list[bytes], rest_at: int, removed_keys: set[bytes]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -33,7 +33,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record
 from statekit.checkpoint.shard_contents import BaseDatabase, BaseSnapshot
 from statekit.checkpoint.store import TRANSFERS
-from statekit.working_copy.lock import DirectoryLock, releasing
+from statekit.working_copy.lock import DirectoryLock
 from statekit.working_copy.uploaded_tables import note_stored, read_stored, stored_below, tables_in
 from statekit.working_copy.uploader import Going
 
@@ -122,18 +122,9 @@ class StagedSnapshot:
 
     def remove(self) -> None:
         """Remove the directory, unless another process uses it."""
-        with self.locked() as mine:
-            if mine:
+        with DirectoryLock.held(self.place) as lock:
+            if lock is not None:
                 shutil.rmtree(self.place, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[bool]:
-        """Exclude other processes while the context is open. Yield False if another process uses
-        the directory.
-        """
-        lock = DirectoryLock.take_existing(self.place)
-        with releasing(lock):
-            yield lock is not None
 
     def seal(self, staged: Staged) -> None:
         """Write the description. It marks the directory as complete."""
@@ -161,8 +152,8 @@ class StagedSnapshot:
         Raises:
             StorageError: the store or the local disk failed. The files uploaded so far are kept.
         """
-        with self.locked() as mine:
-            if not mine:
+        with DirectoryLock.held(self.place) as lock:
+            if lock is None:
                 return None
             staged, finished = self.staged, self.finished
             if staged is None or finished is not None:

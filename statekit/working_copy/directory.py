@@ -17,7 +17,7 @@ import glob
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -27,7 +27,7 @@ from statekit.checkpoint.object_store import sync_path
 from statekit.checkpoint.sealed_json import Record
 from statekit.clock import unique_id
 from statekit.keygroup import MAX_GROUPS
-from statekit.working_copy.lock import DirectoryLock, releasing, usable
+from statekit.working_copy.lock import DirectoryLock, usable
 
 PARTS = ("clean", "clean.draft", "db", "pieces", "before", "snapshots")
 """The parts of a copy's directory other than the lock and private directories. The mark is removed
@@ -69,31 +69,19 @@ def database_paths(home: Path, fragments: Ranges) -> list[Path]:
     return [home / "db" / f"{first}-{last}" for first, last in fragments]
 
 
-@contextlib.contextmanager
-def reading(home: Path, states: Sequence[str]) -> Iterator[Mark | None]:
-    """Lock the directory of a copy for reading, and yield its mark.
-
-    Yields None if the copy is in use or not trusted.
-    """
-    with DirectoryLock.sharing(home) as is_ours:
-        yield read_mark(home, states) if is_ours else None
-
-
 def read_mark(home: Path, states: Sequence[str]) -> Mark | None:
     """Return the mark of a copy with these states; None if the copy is not trusted."""
-    try:
-        mark = Mark.model_validate_json((home / "clean").read_bytes())
-    except (OSError, ValidationError):
-        return None  # no mark, or one of another version: start over
+    if (mark := stored_mark(home)) is None:
+        return None
     is_known = mark.states == tuple(states) and len(mark.sequences) in (0, len(mark.fragments))
     is_there = all(path.is_dir() for path in database_paths(home, mark.fragments))
     return mark if is_known and is_there else None
 
 
-def marked_attempt(home: Path) -> str | None:
-    """Return the attempt that a copy is at; None if it is unknown."""
+def stored_mark(home: Path) -> Mark | None:
+    """Return the mark of a copy; None without one, or with that of another version."""
     try:
-        return Mark.model_validate_json((home / "clean").read_bytes()).attempt
+        return Mark.model_validate_json((home / "clean").read_bytes())
     except (OSError, ValidationError):
         return None
 
@@ -163,9 +151,11 @@ class DirectoryLease(DirectoryLock):
 def distrust(home: Path) -> None:
     """Remove the mark of a copy with damaged files, if the copy is marked and not in use."""
     lock = DirectoryLock.take(home) if os.path.isdir(home) else None
-    with releasing(lock):
-        if lock is not None:
+    if lock is not None:
+        try:
             _remove_mark(home)
+        finally:
+            lock.release()
 
 
 def _remove_mark(home: Path) -> None:
@@ -184,8 +174,7 @@ def remove_abandoned(home: Path) -> int:
     """Remove private directories of killed processes, and return their number."""
     removed = 0
     for private in private_homes(home):
-        lease = DirectoryLease.take_existing(private)
-        if lease is not None:
-            lease.release()
-            removed += not private.exists()
+        with DirectoryLease.held(private) as lease:  # its release removes the directory
+            pass
+        removed += lease is not None and not private.exists()
     return removed

@@ -26,7 +26,7 @@ from pathlib import Path
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardPlans
 from statekit.clock import now_us, unique_id
-from statekit.working_copy.directory import PARTS, marked_attempt, private_homes, remove_abandoned
+from statekit.working_copy.directory import PARTS, private_homes, remove_abandoned, stored_mark
 from statekit.working_copy.lock import DirectoryLock, usable
 from statekit.working_copy.uploader import uploader
 
@@ -214,24 +214,21 @@ class CopySpace:
         Uploads of its base snapshots by this process end first. A copy whose base another process
         uploads is in use.
         """
-        lock = DirectoryLock.take_existing(home)
-        if lock is None:
-            return False
         leaving: list[Path] = []
         try:
-            if not _uploads_ended(home):
-                return False
-            for part in PARTS:
-                if (home / part).is_dir():
-                    leaving.append(self.root / f"removed.{unique_id()}")
-                    (home / part).rename(leaving[-1])
-                else:
-                    (home / part).unlink(missing_ok=True)
-            (home / "lock").unlink()
+            with DirectoryLock.held(home) as lock:
+                if lock is None or not _uploads_ended(home):
+                    return False
+                for part in PARTS:
+                    if (home / part).is_dir():
+                        leaving.append(self.root / f"removed.{unique_id()}")
+                        (home / part).rename(leaving[-1])
+                    else:
+                        (home / part).unlink(missing_ok=True)
+                (home / "lock").unlink()
         except OSError:
             return False  # its mark was removed first, so the rest is not trusted
         finally:
-            lock.release()
             for directory in leaving:
                 shutil.rmtree(directory, ignore_errors=True)
         remove_abandoned(home)
@@ -277,10 +274,8 @@ def _uploads_ended(home: Path) -> bool:
     """End the uploads of a copy in this process. Return whether no other process uploads any."""
     is_ended = uploader().give_up(f"{home}{os.sep}")
     for place in (home / "snapshots").glob("*"):
-        lock = DirectoryLock.take_existing(place)
-        is_ended = is_ended and (lock is not None or not place.exists())
-        if lock is not None:
-            lock.release()
+        with DirectoryLock.held(place) as lock:
+            is_ended = is_ended and (lock is not None or not place.exists())
     return is_ended
 
 
@@ -307,7 +302,8 @@ def _has_left(home: Path, attempt: str | None, since_us: int) -> bool:
         used_us = (home / "lock").stat().st_mtime_ns // 1000
     except OSError:
         return False  # it has just been removed
-    return used_us < since_us and marked_attempt(home) not in (None, attempt)
+    mark = stored_mark(home)
+    return used_us < since_us and mark is not None and mark.attempt not in (None, attempt)
 
 
 def _groups(home: Path) -> tuple[int, int]:
@@ -335,5 +331,5 @@ def _files(home: Path) -> Iterable[tuple[_FileId, int]]:
 
 
 def _is_held(home: Path) -> bool:
-    with DirectoryLock.sharing(home) as is_free:
-        return not is_free and os.path.exists(home / "lock")
+    with DirectoryLock.held(home, shared=True) as lock:
+        return lock is None and os.path.exists(home / "lock")

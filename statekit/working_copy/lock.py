@@ -72,27 +72,27 @@ class DirectoryLock:
         return None
 
     @classmethod
-    def take_existing(cls, home: Path) -> Self | None:
-        """Lock a directory in order to remove it. Return None if it is in use, missing, or owned by
-        another user.
-        """
-        try:
-            return cls._locked(home, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
-        except OSError:
-            return None
-
-    @classmethod
     @contextlib.contextmanager
-    def sharing(cls, home: Path) -> Iterator[bool]:
-        """Take a shared lock, so that the directory does not change. Yield False if it is in use,
-        missing or unreadable.
+    def held(cls, home: Path, *, shared: bool = False) -> Iterator[Self | None]:
+        """Lock a directory in the context, unless it is in use, missing, or owned by another user.
+        Yield None then.
+
+        Parameters:
+            shared: whether other processes may hold a shared lock, too. The directory does not
+                change meanwhile.
         """
+        flags, kind = os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX
+        if shared:
+            flags, kind = os.O_RDONLY, fcntl.LOCK_SH
         try:
-            lock = cls._locked(home, os.O_RDONLY, fcntl.LOCK_SH)
+            lock = cls._locked(home, flags, kind)
         except OSError:
             lock = None
-        with releasing(lock):
-            yield lock is not None
+        try:
+            yield lock
+        finally:
+            if lock is not None:
+                lock.release()
 
     @classmethod
     def _locked(cls, home: Path, flags: int, kind: int) -> Self | None:
@@ -136,16 +136,6 @@ class DirectoryLock:
             # Not by closing alone: a process that is being forked has the descriptor, too.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
-
-
-@contextlib.contextmanager
-def releasing(lock: DirectoryLock | None) -> Iterator[None]:
-    """Release a lock at the end of the context; None is ignored."""
-    try:
-        yield
-    finally:
-        if lock is not None:
-            lock.release()
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -31,8 +31,8 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseDatabase, Slice
 from statekit.working_copy.base_snapshot import WantedDatabase, fetch_databases
 from statekit.working_copy.clipping import Database, Piece, assembled, clipped
-from statekit.working_copy.directory import Mark, Ranges, database_paths, reading
-from statekit.working_copy.lock import usable
+from statekit.working_copy.directory import Mark, Ranges, database_paths, read_mark
+from statekit.working_copy.lock import DirectoryLock, usable
 from statekit.working_copy.uploaded_tables import table_bytes
 
 
@@ -105,7 +105,8 @@ class Assembly:
 
     def _pieces(self, wanted: Slice, source: Path, drafts: Path) -> list[Piece]:
         """Link the databases of the shard from which the slice was cut out."""
-        with reading(source, self.states) as mark:
+        with DirectoryLock.held(source, shared=True) as lock:
+            mark = None if lock is None else read_mark(source, self.states)
             later = None if mark is None else self._later(wanted, mark)
             if mark is None or later is None:
                 return []

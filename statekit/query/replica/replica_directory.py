@@ -16,7 +16,7 @@ from pathlib import Path
 
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError, StorageError
-from statekit.working_copy.lock import DirectoryLock, releasing
+from statekit.working_copy.lock import DirectoryLock
 
 REPLICA_PREFIX = "statekit-replica-"
 """Prefix of the names of temporary directories of replicas."""
@@ -98,8 +98,7 @@ def remove_unused(prefix: str) -> None:
         OSError: `TMPDIR` cannot be read.
     """
     for mark in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_MARK}"):
-        lock = DirectoryLock.take_existing(mark.parent)
-        with releasing(lock):
+        with DirectoryLock.held(mark.parent) as lock:
             if lock is not None:
                 shutil.rmtree(mark.parent, ignore_errors=True)
 

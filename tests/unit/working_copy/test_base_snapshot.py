@@ -22,6 +22,7 @@ from statekit.working_copy.base_snapshot import (
     WantedDatabase,
     fetch_databases,
 )
+from statekit.working_copy.lock import DirectoryLock
 from statekit.working_copy.uploaded_tables import note_stored, read_stored, tables_in
 from tests.support.killable_processes import die, exit_code, start
 from tests.support.mutations import Put, batch_of
@@ -257,8 +258,8 @@ def test_an_upload_that_is_killed_anywhere_is_resumed(tmp_path: Path, merged: bo
 
 
 def hold(place: str, told: str) -> None:
-    with StagedSnapshot(Path(place)).locked() as mine:
-        assert mine
+    with DirectoryLock.held(Path(place)) as lock:
+        assert lock is not None
         Path(told).touch()
         time.sleep(60)
 

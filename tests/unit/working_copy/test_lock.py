@@ -163,7 +163,7 @@ def test_takers_and_removers_in_several_processes_never_meet(tmp_path: Path, hom
 def look_at_it(home: str, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        with DirectoryLock.sharing(Path(home)):
+        with DirectoryLock.held(Path(home), shared=True):
             pass
         time.sleep(0.001)
 

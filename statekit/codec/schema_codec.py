@@ -106,9 +106,20 @@ def generic_decoder(
     read = msgspec.msgpack.Decoder().decode
     walk = _ToJson(as_stored)
     shown = checked_decode(schema.brief, read, lambda wire: walk.value(schema, wire))
+    return _plain_decoder(schema, shown, as_stored=as_stored) or shown
+
+
+def _plain_decoder(
+    schema: Schema, shown: Callable[[bytes], Json], *, as_stored: bool
+) -> Callable[[bytes], Json] | None:
+    """Return a decoder of values that msgspec decodes to JSON in one step; None for other values.
+
+    Parameters:
+        shown: decodes in two steps, for rows without all fields or with floats that are not finite.
+    """
     plain = _json_type(schema, all_fields=False)
     if plain is None:
-        return shown
+        return None
     stored = checked_decode(schema.brief, msgspec.msgpack.Decoder(plain).decode, None)
     kinds = {part.kind for part in schema.walk()}
     if as_stored or kinds.isdisjoint(("float", "struct")):

@@ -213,7 +213,6 @@ def moved_rows(
     """
     if not any(old_rows) or len(old_rows) == shards:
         return [[] for _ in range(shards)] if not any(old_rows) else old_rows
-    where = f"operator state {state.name!r} of operator {operator!r}"
     is_list = state.shape is RowShape.ELEMENTS
     rule = rule_of(state, spec)
     match rule:
@@ -226,33 +225,44 @@ def moved_rows(
                 pieces = _even(elements, shards)
             return [_positioned(piece, epoch) for piece in pieces]
         case "hooks":
-            hooks = None if spec is None else spec.redistribute
-            if hooks is None or hooks.split is None or hooks.merge is None or spec is None:
-                raise RescaleError(
-                    f"{where} is redistributed by functions of the job: give --app module:job, so "
-                    "that they are known; nothing was changed"
-                )
-            check_type(operator, state, spec)
-            codec = spec.codec
-            if state.generation:
-                stay = KeyScope(operator, epoch, Batch(), lambda: None)
-                codec = generation_codec(codec, state, spec.hooks, stay)
-            functions = _Hooks(where, hooks.split, hooks.merge, codec, is_list)
-            moved = _by_hooks(functions, old_rows, shards)
-            return (
-                [_positioned(rows, epoch) for rows in moved]
-                if is_list
-                else [[(b"", row) for row in rows] for rows in moved]
-            )
+            moved = _by_hooks(_hooks(operator, state, spec, epoch), old_rows, shards)
+            if is_list:
+                return [_positioned(rows, epoch) for rows in moved]
+            return [[(b"", row) for row in rows] for rows in moved]
     example = 'Redistribute("even")' if is_list else "Redistribute(split=..., merge=...)"
     declare = f"declare Annotated[..., {example}]"
     if state.kind == "object":
         declare = "give its class split_state and merge_states"
     raise RescaleError(
-        f"{where} has values in {sum(map(bool, old_rows))} of {len(old_rows)} shards, and no rule "
-        f"redistributes them to {shards}: {declare}, or start with parallelism={len(old_rows)}; "
-        "nothing was changed"
+        f"{_where(operator, state)} has values in {sum(map(bool, old_rows))} of {len(old_rows)} "
+        f"shards, and no rule redistributes them to {shards}: {declare}, or start with "
+        f"parallelism={len(old_rows)}; nothing was changed"
     )
+
+
+def _where(operator: str, state: StateRecord) -> str:
+    return f"operator state {state.name!r} of operator {operator!r}"
+
+
+def _hooks(operator: str, state: StateRecord, spec: StateSpec | None, epoch: int) -> _Hooks:
+    """Return the functions of a state that is redistributed by hooks.
+
+    Raises:
+        RescaleError: the functions are not known, or the code declares another type.
+    """
+    where, hooks = _where(operator, state), None if spec is None else spec.redistribute
+    if hooks is None or hooks.split is None or hooks.merge is None or spec is None:
+        raise RescaleError(
+            f"{where} is redistributed by functions of the job: give --app module:job, so "
+            "that they are known; nothing was changed"
+        )
+    check_type(operator, state, spec)
+    codec = spec.codec
+    if state.generation:
+        scope = KeyScope(operator, epoch, Batch(), lambda: None)
+        codec = generation_codec(codec, state, spec.hooks, scope)
+    is_list = state.shape is RowShape.ELEMENTS
+    return _Hooks(where, hooks.split, hooks.merge, codec, is_list)
 
 
 def check_type(operator: str, state: StateRecord, spec: StateSpec) -> None:
@@ -264,7 +274,7 @@ def check_type(operator: str, state: StateRecord, spec: StateSpec) -> None:
     stored, declared = value_schema(state), spec.codec.schema
     if state.codec != spec.codec.name or not is_same_type(stored, declared):
         raise RescaleError(
-            f"operator state {state.name!r} of operator {operator!r} has the stored type "
+            f"{_where(operator, state)} has the stored type "
             f"{stored.brief}, and the job declares {declared.brief}, which its functions "
             "redistribute: start the job with parallelism=..., which changes both; from a "
             "savepoint, start with its parallelism first. Nothing was changed"

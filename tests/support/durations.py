@@ -56,7 +56,7 @@ class Durations:
         """Return the tests that run each time: as many parameters of a function as fit into
         `FUNCTION_S`, spread evenly over all, and the long functions of a file that come first.
 
-        >>> durations = Durations({"test_a.py::test_sum": 2.5, "test_a.py::test_kills": 19.0})
+        >>> durations = Durations({"test_a.py::test_sum": 0.9, "test_a.py::test_kills": 7.0})
         >>> sums = [f"test_a.py::test_sum[{number}]" for number in range(5)]
         >>> sorted(durations.share_of(["test_a.py::test_mean", *sums, "test_a.py::test_kills"]))
         ['test_a.py::test_mean', 'test_a.py::test_sum[0]', 'test_a.py::test_sum[2]']

@@ -211,8 +211,12 @@ def test_a_copy_in_use_is_not_touched(tmp_path: Path, replays: list[int]) -> Non
 def test_files_that_cannot_be_linked_are_copied(
     tmp_path: Path, replays: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def on_another_device(*_: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
+    link = os.link
+
+    def on_another_device(*given: Any, **options: Any) -> None:
+        if not options:
+            raise OSError(18, "Invalid cross-device link")
+        link(*given, **options)  # within the checkpoint
 
     advance(tmp_path, 2)
     monkeypatch.setattr(os, "link", on_another_device)

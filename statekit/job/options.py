@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
@@ -58,6 +59,28 @@ class RunOptions:
     clock: Callable[[], int] | None = None
     metrics: int | str | None = None
     record: Recorder | None = None
+
+    @classmethod
+    def of_call(cls, call: str, given: Mapping[str, Any]) -> Self:
+        """Return the options that a call was given.
+
+        Parameters:
+            call: its name, for the error message.
+
+        Raises:
+            TypeError: there is no such option.
+
+        >>> RunOptions.of_call("Job.run", {"paralelism": 2})
+        Traceback (most recent call last):
+        TypeError: Job.run() has no option 'paralelism': did you mean 'parallelism'?
+        """
+        names = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in names:
+                close = get_close_matches(name, [*names, "epoch_size", "backend"], n=1)
+                advice = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names)}"
+                raise TypeError(f"{call}() has no option {name!r}: {advice}")
+        return cls(**given)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,9 @@ def start(
     **options: Unpack[StartArguments],
 ) -> Query:
     """Run a job on Spark, with the options of `Job.start`."""
-    return start_query(job, spark, inputs, outputs, checkpoint, StartOptions(**options))
+    return start_query(
+        job, spark, inputs, outputs, checkpoint, StartOptions.of_call("start", options)
+    )
 
 
 def start_query(

@@ -1,5 +1,6 @@
 """Many clients of one server. Most read single keys; others read files, pages, many keys and SQL:
-`python -m tests.bench.crowd ADDRESS CLIENTS SECONDS KEYS`.
+`python -m tests.bench.crowd ADDRESS CLIENTS SECONDS KEYS PAUSE`. Those that read single keys pause
+after each answer, for PAUSE seconds on average.
 
 Prints, as JSON, the seconds that each single read took, in order, the number of answers of each
 kind, and what was no answer. It needs nothing of statekit, so that it takes little of the machine.
@@ -62,7 +63,9 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reque
     return status
 
 
-async def _client(kind: str, port: int, keys: int, until: float, found: _Found) -> None:
+async def _client(
+    kind: str, port: int, keys: int, until: float, pause: float, found: _Found
+) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
     while time.perf_counter() < until:
         began = time.perf_counter()
@@ -74,6 +77,8 @@ async def _client(kind: str, port: int, keys: int, until: float, found: _Found) 
             if status not in _BUSY:
                 raise RuntimeError(f"{kind}: {status}")
             await asyncio.sleep(0.5)
+        if pause and kind == "single":
+            await asyncio.sleep(2 * pause * random.random())
     writer.close()
 
 
@@ -85,18 +90,18 @@ class _Found:
         self.others = collections.Counter[str]()
 
 
-async def crowd(port: int, clients: int, seconds: float, keys: int) -> _Found:
+async def crowd(port: int, clients: int, seconds: float, keys: int, pause: float) -> _Found:
     """Let clients read for a while."""
     found, until = _Found(), time.perf_counter() + seconds
     of_all = sum(KINDS.values())
     kinds = [kind for kind, count in KINDS.items() for _ in range(count * clients // of_all)]
-    await asyncio.gather(*(_client(kind, port, keys, until, found) for kind in kinds))
+    await asyncio.gather(*(_client(kind, port, keys, until, pause, found) for kind in kinds))
     return found
 
 
-def main(address: str, clients: str, seconds: str, keys: str) -> None:
+def main(address: str, clients: str, seconds: str, keys: str, pause: str) -> None:
     port = int(address.rpartition(":")[2])
-    found = asyncio.run(crowd(port, int(clients), float(seconds), int(keys)))
+    found = asyncio.run(crowd(port, int(clients), float(seconds), int(keys), float(pause)))
     answers = {kind: len(each) for kind, each in found.seconds.items()}
     single = sorted(found.seconds["single"])
     print(json.dumps({"single": single, "answers": answers, "others": found.others}))

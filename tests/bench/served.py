@@ -37,7 +37,7 @@ from tests.bench.served_state import CHANGES_PER_S, EPOCHS_PER_S, KEYS, Value, f
 SECONDS, ROUNDS, CONNECTIONS = 5, 3, 32
 KEYS_AT_ONCE, REQUESTS, CPU_ROUNDS = 1_000, 400, 7
 WATCHERS, WATCHED_CHANGES, WATCHED_S = 200, 1_000, 20
-CROWD, CROWD_S = 200, 60
+CROWD, CROWD_S, CROWD_REST_S = 200, 60, 0.15
 _SERVER, _CALLER = "0", "1"
 _LUA = """
 request = function()
@@ -271,25 +271,33 @@ def watchers() -> list[Row]:
 
 def crowd() -> list[Row]:
     """How long single reads take among many clients that also read files, pages and SQL."""
+    return [
+        _crowd(0, "without a rest"),
+        _crowd(CROWD_REST_S, f"{CROWD_REST_S * 1e3:.0f} ms of rest after each"),
+    ]
+
+
+def _crowd(pause_s: float, how: str) -> Row:
+    """Return the row of clients that rest for so long on average."""
     with tempfile.TemporaryDirectory() as place:
         home = Path(place, "c")
         fill(home)
         with _ours(home) as address, _changing(home):
-            words = ("-m", "tests.bench.crowd", address, str(CROWD), str(CROWD_S), str(KEYS))
-            found = json.loads(_said("taskset", "-c", _CALLER, sys.executable, *words))
+            given = (address, *map(str, (CROWD, CROWD_S, KEYS, pause_s)))
+            words = (sys.executable, "-m", "tests.bench.crowd", *given)
+            found = json.loads(_said("taskset", "-c", _CALLER, *words))
     single, answers = found["single"], found["answers"]
     middle, p99 = (single[int(len(single) * part)] for part in (0.5, 0.99))
     others = ", ".join(f"{count:,} {kind}" for kind, count in answers.items() if kind != "single")
-    return [
-        Row(
-            f"serve: single reads among {CROWD} clients for {CROWD_S} s, beside a job that commits",
-            f"{middle * 1e3:.0f} ms in the median, {p99 * 1e3:.0f} ms for 99 of 100; "
-            f"{len(single) / CROWD_S:,.0f} single reads/s, beside them {others} in all",
-            "99 of 100 in less than 100 ms",
-            (Arm("statekit serve", middle, STATEKIT_DURABLE, len(single), p99=p99),),
-            without="Redis has no files of states, no pages of an epoch and no SQL.",
-        )
-    ]
+    return Row(
+        f"serve: single reads among {CROWD} clients for {CROWD_S} s, {how}, beside a job that "
+        "commits",
+        f"{middle * 1e3:.0f} ms in the median, {p99 * 1e3:.0f} ms for 99 of 100; "
+        f"{len(single) / CROWD_S:,.0f} single reads/s, beside them {others} in all",
+        "99 of 100 in less than 100 ms",
+        (Arm("statekit serve", middle, STATEKIT_DURABLE, len(single), p99=p99),),
+        without="Redis has no files of states, no pages of an epoch and no SQL.",
+    )
 
 
 def _ask(client: httpx.Client, address: str, lists: list[list[int]]) -> None:

@@ -61,7 +61,13 @@ def run(python: Path, module: str, arguments: Sequence[str], *, limit_s: float =
             text=True,
             start_new_session=True,
         )
-        late = threading.Timer(limit_s, _kill, [job.pid])
+        is_late = threading.Event()
+
+        def end_late() -> None:
+            is_late.set()
+            _kill(job.pid)
+
+        late = threading.Timer(limit_s, end_late)
         late.start()
         try:
             _told(job, READY)
@@ -72,7 +78,7 @@ def run(python: Path, module: str, arguments: Sequence[str], *, limit_s: float =
             _go_on(job)
             return Spent(after - before, memory, told)
         except (EOFError, BrokenPipeError) as silent:
-            if not late.is_alive():
+            if is_late.is_set():
                 raise NotAvailable(f"it took more than {limit_s:g} s") from silent
             job.wait(10)
             errors.seek(0)

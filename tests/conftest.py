@@ -1,4 +1,4 @@
-"""What tests share: places, a Spark session, an S3 server, and two processes that run them."""
+"""What tests share: places, a Spark session, an S3 server, and the processes that run them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _leave_to_soak(config: pytest.Config, items: list[pytest.Item], durations: D
 
 
 def _place(item: pytest.Item, seconds: float) -> tuple[float, str]:
-    """Return the place of a test among others. Files that take longest come first, so that both
+    """Return the place of a test among others. Files that take longest come first, so that all
     processes end together.
 
     Parameters:

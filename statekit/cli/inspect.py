@@ -1,4 +1,4 @@
-"""`statekit inspect`: show what a checkpoint contains."""
+"""`statekit inspect`: show the contents of a checkpoint."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def inspect(
     operator: Annotated[str | None, typer.Option(help="Show only this operator.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a checkpoint contains: job, operators, states with types and sizes, epochs, skew.
+    """Show the contents of a checkpoint: job, operators, states with types and sizes, epochs, skew.
 
     For a savepoint: the job, and states with types, sizes and files.
     """

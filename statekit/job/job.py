@@ -248,7 +248,7 @@ class Job(Plan):
             StatekitError: for other reasons, each with its class.
         """
         options.setdefault("retention", DEFAULT_RETENTION)
-        given = RunOptions.of_call("Job.run", options)
+        given = RunOptions.of_call(Job.run, options)
         return _runtime("statekit.runtime.local", "run")(  # type: ignore[no-any-return]
             self, inputs, outputs or {}, checkpoint, given, epoch_size, backend, drain=drain
         )
@@ -319,7 +319,7 @@ class Job(Plan):
             StatekitError: the start failed for another reason; the class says which.
         """
         return _runtime("statekit.spark.start", "start_query")(  # type: ignore[no-any-return]
-            self, spark, inputs, outputs, checkpoint, StartOptions.of_call("Job.start", options)
+            self, spark, inputs, outputs, checkpoint, StartOptions.of_call(Job.start, options)
         )
 
 

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import Any, Self, TypedDict
 
@@ -61,25 +62,26 @@ class RunOptions:
     record: Recorder | None = None
 
     @classmethod
-    def of_call(cls, call: str, given: Mapping[str, Any]) -> Self:
-        """Return the options that a call was given.
+    def of_call(cls, called: Callable[..., object], given: Mapping[str, Any]) -> Self:
+        """Return the options that a function was called with.
 
         Parameters:
-            call: its name, for the error message.
+            called: the function. It has parameters beside the options.
 
         Raises:
             TypeError: there is no such option.
 
-        >>> RunOptions.of_call("Job.run", {"paralelism": 2})
+        >>> def run(inputs: dict, *, epoch_size: int = 1000, **options) -> None: ...
+        >>> RunOptions.of_call(run, {"epoch_sise": 2})
         Traceback (most recent call last):
-        TypeError: Job.run() has no option 'paralelism': did you mean 'parallelism'?
+        TypeError: run() has no option 'epoch_sise': did you mean 'epoch_size'?
         """
-        names = [field.name for field in fields(cls)]
+        options = [field.name for field in fields(cls)]
         for name in given:
-            if name not in names:
-                close = get_close_matches(name, [*names, "epoch_size", "backend"], n=1)
-                advice = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names)}"
-                raise TypeError(f"{call}() has no option {name!r}: {advice}")
+            if name not in options:
+                close = get_close_matches(name, [*options, *signature(called).parameters], n=1)
+                advice = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(options)}"
+                raise TypeError(f"{called.__qualname__}() has no option {name!r}: {advice}")
         return cls(**given)
 
 

@@ -40,9 +40,8 @@ def start(
     **options: Unpack[StartArguments],
 ) -> Query:
     """Run a job on Spark, with the options of `Job.start`."""
-    return start_query(
-        job, spark, inputs, outputs, checkpoint, StartOptions.of_call("start", options)
-    )
+    given = StartOptions.of_call(start, options)
+    return start_query(job, spark, inputs, outputs, checkpoint, given)
 
 
 def start_query(

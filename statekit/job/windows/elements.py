@@ -57,8 +57,8 @@ class CollectedElements:
     """The elements of firing windows.
 
     Parameters:
-        due: what is due.
-        alone: as for `DueWindows`.
+        due: the windows that are due.
+        alone: returns the interval of a window whose records are in no window that fires later.
         elements: by time and number, for each key.
         number: how many elements a key has had since it had no windows.
     """

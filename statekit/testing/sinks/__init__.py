@@ -1,4 +1,4 @@
-"""`check_sink`: a job that is killed while it writes to a sink, and what is left in the sink.
+"""`check_sink`: kills a job that writes to a sink, and compares the records in the sink.
 
 May import `testing` and whatever that may import.
 """

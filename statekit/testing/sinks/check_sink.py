@@ -171,8 +171,8 @@ class _Trials:
     def first_wrong(
         self, records: list[Any], epochs: int, kills: int, equal: Equal
     ) -> Outcome | None:
-        """Return the first outcome in which the sink has other records than those that it was
-        given; None if there is none.
+        """Return the first outcome with other records in the sink than those written to it; None
+        if there is none.
 
         Parameters:
             epochs: the number of epochs into which the records are divided.

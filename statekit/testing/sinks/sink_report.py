@@ -1,4 +1,4 @@
-"""Message about a sink that leaves other records than those that it was given."""
+"""Message about a sink whose records differ from those written to it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from io import BytesIO
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from statekit.checkpoint.manifest import EpochManifest, ShardState
-from statekit.checkpoint.paths import BASE, HISTORY, data_path
+from statekit.checkpoint.paths import HISTORY, data_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseSnapshot, Contents, History
@@ -103,11 +103,13 @@ class Following:
             new ones are added.
         gaps: continue if a base or history is missing or altered, for an epoch that was collected:
             such a file is deleted last, after all that it references.
+        bases: follow bases, too. If False, their files are left out.
     """
 
     repository: Repository
     opened: set[str] = field(default_factory=set)
     gaps: bool = False
+    bases: bool = True
 
     def of_manifest(self, manifest: EpochManifest) -> Iterator[NamedFile]:
         """Yield the files that an epoch references, as `of_shard` does, without pages."""
@@ -134,7 +136,7 @@ class Following:
         yield from (NamedFile(ref, "changes", owner) for ref in contents.files)
         if contents.base is not None:
             yield NamedFile(contents.base, "names")
-            if (base := self.read(BaseSnapshot, contents.base)) is not None:
+            if self.bases and (base := self.read(BaseSnapshot, contents.base)) is not None:
                 for ref in files_of(base):
                     yield NamedFile(ref, "changes" if ref == base.local else "bytes")
         older = contents.history
@@ -227,7 +229,7 @@ def own_files(
         new = [ref for ref in (*shard.redistributed, *shard.files) if ref.path not in known]
         if new and shard.base is not None and shard.base.path not in known:
             # It is new. The files that are not in it may have been in a history.
-            following = Following(repository, {path for path in known if path.endswith(BASE)})
+            following = Following(repository, bases=False)
             known = {file.ref.path for old in earlier for file in following.of_shard(old)}
             new = [ref for ref in new if ref.path not in known]
         if new:

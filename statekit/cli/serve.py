@@ -28,7 +28,8 @@ def serve_checkpoints(
 
     Needs the extra `server` (pip install 'statekit\\[server]').
     """
-    needs("starlette", "serve needs Starlette and uvicorn: pip install 'statekit[server]'")
+    for module in ("starlette", "uvicorn"):
+        needs(module, "serve needs Starlette and uvicorn: pip install 'statekit[server]'")
     from statekit.server.serve import named_checkpoints, serve
 
     serve(named_checkpoints(checkpoints), ServerOptions(**given), say)

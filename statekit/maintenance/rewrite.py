@@ -305,6 +305,7 @@ def write_operators(
     rows_of: Callable[[OperatorRecord], StoredRows],
     local_of: Callable[[OperatorRecord], Mapping[str, list[LocalRows]]],
     *,
+    stored_epoch: int,
     epoch: int,
     parallelism: int,
     specs: Specs,
@@ -320,6 +321,7 @@ def write_operators(
         job: its operators are written, with its number of key groups.
         rows_of: returns the keyed rows of an operator.
         local_of: returns the rows of each operator state of an operator, for each old shard.
+        stored_epoch: of the rows. List elements that move to other shards are of this epoch.
         epoch: of the new shards.
         parallelism: shards per operator.
         specs: per operator, its states as the code declares them, for functions that redistribute
@@ -333,7 +335,7 @@ def write_operators(
     """
     # Redistribute before any row is read: a rule may be missing, and a function may fail.
     stored = {operator.name: local_of(operator) for operator in job.operators}
-    local = moved_by_operator(job.operators, specs, stored, parallelism, epoch)
+    local = moved_by_operator(job.operators, specs, stored, parallelism, stored_epoch)
     new_shards = {}
     for operator in job.operators:
         with _ShardsWriter(repository, operator, parallelism, job.key_groups) as writer:
@@ -386,6 +388,7 @@ def rewrite_checkpoint(
         job,
         lambda operator: stored_rows(repository, operator, last),
         lambda operator: local_rows(repository, operator, last),
+        stored_epoch=last.epoch,
         epoch=last.epoch + 1,
         parallelism=shards,
         specs=specs,

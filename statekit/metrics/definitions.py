@@ -114,9 +114,6 @@ STATE_BYTES = _gauge(
     "statekit_state_bytes", "Bytes of keys and values as they are stored.", "job operator state"
 )
 
-EPOCH_METRICS = (EPOCH, LAG, WATERMARK, EVENT_TIME_LAG, INPUT_WAIT, STATE_ROWS, STATE_BYTES)
-"""Metrics of the last epoch. A job and the server report them."""
-
 # ------------------------------------------------------------------------------------ of a job
 
 EPOCHS = _counter("statekit_epochs_total", "Epochs that this run committed.", "job")

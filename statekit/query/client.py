@@ -200,7 +200,7 @@ class _Exchanges:
             StateTypeError: it is not a key of the operator.
             StorageError: the server cannot be reached, or cannot read the state now.
         """
-        values, number = yield from self.get_many(job, operator, state, [key], **epoch)
+        values, number = yield from self._values(job, operator, state, [key], _params(epoch))
         return Answer(values[0], number)
 
     def get_many(

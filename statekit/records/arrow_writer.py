@@ -8,7 +8,7 @@ import itertools
 import operator
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -312,9 +312,16 @@ def _list(origin: Any, element: OutputColumn, path: str, declared: str) -> Outpu
         return OutputColumn(path, declared, check, problem=element.problem)
     arrow = pa.list_(pa.field("element", element.arrow, nullable=element.nullable))
 
+    def of_set(values: Collection[Any]) -> Collection[Any]:
+        """Return the elements of a set, sorted if possible, so that a replay has the same order."""
+        try:
+            return sorted(values, key=None if element.make_array is None else _sortable)
+        except TypeError:
+            return values
+
     @_with_nulls
     def lists(values: list[Any]) -> pa.Array:
-        ordered = map(_ordered, values) if unordered else values
+        ordered = map(of_set, values) if unordered else values
         elements = element.build(list(itertools.chain.from_iterable(ordered)))
         return pa.ListArray.from_arrays(_offsets(values), elements, type=arrow)
 
@@ -328,12 +335,15 @@ def _offsets(values: list[Any]) -> pa.Array:
     return pa.array(itertools.accumulate(map(len, values), initial=0), pa.int32())
 
 
-def _ordered(values: Any) -> Any:
-    """Return the elements of a set, sorted if possible, so that a replay has the same order."""
-    try:
-        return sorted(values)
-    except TypeError:
-        return values
+def _sortable(value: Any) -> Any:
+    """Return the value by which an element of a set is sorted: members of an Enum have no order,
+    and sets are in order only if one contains the other.
+    """
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, frozenset):
+        return sorted(map(_sortable, value))
+    return list(map(_sortable, value)) if isinstance(value, tuple) else value
 
 
 def _map(

@@ -156,12 +156,12 @@ def _opened(
     large, or if the process has no descriptor left.
     """
     jobs: dict[str, ServedJob] = {}
-    rocksdb = RocksOptions()
-    if options.memory is not None:
-        rocksdb = rocks_options(size_bytes(options.memory, "--memory"))
-    rocksdb = sharing(rocksdb, raised_limit(), len(checkpoints))
     with ExitStack() as opened:
         opened.callback(disk.close)
+        rocksdb = RocksOptions()
+        if options.memory is not None:
+            rocksdb = rocks_options(size_bytes(options.memory, "--memory"))
+        rocksdb = sharing(rocksdb, raised_limit(), len(checkpoints))
         for alias, checkpoint in checkpoints.items():
             directory = None if options.directory is None else options.directory / alias
             try:

@@ -78,14 +78,15 @@ def marked_result(
 
 def _marked(field: pa.Field, type_: duckdb.sqltypes.DuckDBPyType, arrays: Names) -> pa.Field:
     if str(type_) == "JSON":
-        return marked_field(field.name, field.type, "all")
+        return marked_field(field.name, field.type, "all").with_nullable(field.nullable)
     if type_.id not in _NESTED:
         return field
     pairs = zip(parts_of(field.type), _children(type_), strict=True)
     parts = [_marked(part, child, arrays) for part, child in pairs]
     is_array = type_.id == "struct" and tuple(part.name for part in parts) in arrays
     nested = with_parts(field.type, parts)
-    return marked_field(field.name, nested, "array" if is_array else None)
+    marked = marked_field(field.name, nested, "array" if is_array else None)
+    return marked.with_nullable(field.nullable)  # keys of maps are not
 
 
 def _mark(field: pa.Field) -> bytes | None:

@@ -133,6 +133,7 @@ def import_savepoint(
         job,
         savepoint.rows,
         savepoint.local_rows,
+        stored_epoch=file.epoch,
         epoch=file.epoch,
         parallelism=shards,
         specs=specs,

@@ -49,7 +49,7 @@ class SqlQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     job: str
     sql: str
     epoch: Annotated[int, msgspec.Meta(ge=0, le=2**62)] | None = None
-    manifest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] | None = None
+    manifest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$", max_length=32)] | None = None
     rows: Annotated[int, msgspec.Meta(ge=1, le=ROWS_MAX)] = _ROWS
     wide_ints: Literal["decimal", "text"] | None = None
 

@@ -13,7 +13,7 @@ from statekit.job.job import Job
 from statekit.job.plan import Output
 from statekit.testing.drivers.job_harness import JobHarness
 from statekit.testing.oracles.operator_models import OperatorModels
-from statekit.testing.process_model import WritingKey
+from statekit.testing.process_model import KeyModel, WritingKey
 from statekit.testing.runs.comparison import agree, have_the_same
 from statekit.testing.runs.observed import Observed
 from statekit.testing.runs.source_records import History
@@ -49,7 +49,7 @@ def forgets_changes(subject: Subject, history: History) -> tuple[str, Observed, 
     does not write them, and the results of both runs; None if the records are the same.
     """
     job = _with_all_streams(subject.job)
-    models = OperatorModels(job), OperatorModels(job, WritingKey)
+    models = [OperatorModels(job, each, built_in=False) for each in (KeyModel, WritingKey)]
     if not models[0].functions:
         return None
     try:

@@ -41,6 +41,7 @@ class OperatorModels:
     Parameters:
         job: the job.
         of_key: the class of the keys of a process function.
+        built_in: model windows, aggregates and key-value stores, too.
 
     Attributes:
         functions: the models of process functions and key-value stores, by operator.
@@ -48,12 +49,16 @@ class OperatorModels:
         late: the number of late records.
     """
 
-    def __init__(self, job: Job, of_key: type[KeyModel] = KeyModel) -> None:
+    def __init__(
+        self, job: Job, of_key: type[KeyModel] = KeyModel, *, built_in: bool = True
+    ) -> None:
         self._job = job
         self.functions: dict[str, ProcessModel] = {}
         self.others: dict[str, WindowModel | AggregateModel] = {}
         for operator in job.operators:
             traits = operator.declared.traits
+            if traits.made_of is not None and not built_in:
+                continue
             match traits.made_of:
                 case AggregatedResult(window=None):
                     self.others[operator.name] = AggregateModel(operator.declared)

@@ -742,3 +742,38 @@ def test_subclasses_of_declared_types_pass() -> None:
 def test_sets_are_written_in_one_order() -> None:
     words = {"pear", "fig", "apple"}
     assert output(set[str]).to_batch([words]).to_pylist() == [{"value": sorted(words)}]
+
+
+class Fruit(enum.Enum):
+    PEAR = "c"
+    FIG = "a"
+    APPLE = "d"
+    PLUM = "b"
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "written"),
+    [
+        (set[Fruit], set(Fruit), ["a", "b", "c", "d"]),
+        (
+            frozenset[tuple[Fruit, ...]],
+            frozenset((fruit, Fruit.FIG) for fruit in Fruit),
+            [[first, "a"] for first in "abcd"],
+        ),
+        (
+            set[frozenset[str]],
+            {frozenset(word) for word in ("dc", "ba", "ad", "cb")},
+            [["a", "b"], ["a", "d"], ["b", "c"], ["c", "d"]],
+        ),
+        (
+            set[frozenset[Fruit]],
+            {frozenset({one, other}) for one, other in zip(Fruit, reversed(Fruit), strict=True)},
+            [["a", "d"], ["b", "c"]],
+        ),
+    ],
+    ids=["members", "tuples of members", "sets", "sets of members"],
+)
+def test_sets_of_values_without_an_order_are_written_in_one(
+    type_: Any, value: Any, written: list[Any]
+) -> None:
+    assert output(type_).to_batch([value]).to_pylist() == [{"value": written}]

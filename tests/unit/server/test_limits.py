@@ -241,6 +241,16 @@ def test_a_server_without_descriptors_names_the_limit(home: Path, tmp_path: Path
 # --------------------------------------------------------------------------------- the memory
 
 
+@pytest.mark.parametrize("memory", ["1MB", "much"])
+def test_a_server_with_a_wrong_limit_of_memory_leaves_no_files(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(sk.StatekitError, match="--memory"):
+        uvicorn_config({"shop": str(home)}, ServerOptions(memory=memory))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_server_takes_no_more_memory_than_it_is_given(home: Path) -> None:
     options = rocks_options(64 * 2**20)
     assert options.block_cache_bytes + 1.5 * options.write_memory_bytes <= 64 * 2**20

@@ -61,6 +61,10 @@ def test_a_result_is_json_csv_or_arrow(client: httpx.Client) -> None:
         ({"job": "shop", "sql": "drop view x"}, (400, "query")),
         ({"job": "shop", "sql": "select 1", "rows": 0}, (400, "query")),
         ({"job": "shop", "sql": "select 1", "epoch": 99}, (409, "behind")),
+        (
+            {"job": "shop", "sql": "select 1", "epoch": 0, "manifest": "0" * 32 + "\n"},
+            (400, "bad_request"),
+        ),
     ],
 )
 def test_what_is_no_query_is_a_problem(

@@ -46,6 +46,11 @@ def rows(checkpoint: str, sql: str, **options: Any) -> list[dict[str, Any]]:
     return found
 
 
+def test_a_result_may_have_maps_whose_keys_are_nested(home: str) -> None:
+    found = rows(home, "select map([[1, 2]], [3]) as lists, map([{'a': 1}], [2]) as structs")
+    assert found == [{"lists": [([1, 2], 3)], "structs": [({"a": 1}, 2)]}]
+
+
 def test_a_query_runs_in_a_process_of_its_own(home: str) -> None:
     found = run_sql(home, "select shop, value from sales.total order by shop", rows=2)
     assert found.table.to_pylist() == [{"shop": "null", "value": 1}, {"shop": "oslo", "value": 900}]

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # What is installed: everything for development, or what the demo needs.
 DEV := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
 # Tests start hundreds of processes, and without bytecode each compiles the whole package again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -14,7 +14,8 @@ import httpx
 import pytest
 from hypothesis import settings
 
-from tests.support.durations import LONG_S, Durations, Measured, file_of
+from tests.support.distribution import Scopes, scope_of
+from tests.support.durations import LONG_S, Durations, Measured
 from tests.support.effort import SOAK
 
 if TYPE_CHECKING:
@@ -42,14 +43,12 @@ SLOW = ("tests/crash/", "tests/model/", "tests/store/")
 
 ONCE = (
     "tests/browser/test_dashboard.py::test_a_user_finds_a_key_by_clicks",
-    "tests/spark/test_inputs.py::test_two_streams_are_joined_as_sql_joins_them",
     "tests/spark/test_order_and_parallelism.py::test_state_survives_every_change_of_parallelism",
     "tests/spark/test_runtimes.py::test_an_error_of_the_users_function_comes_with",
     "tests/spark/test_runtimes.py::test_two_sources_feed_two_operators_of_one_job",
     "tests/spark/test_sinks.py::test_a_replayed_epoch_leaves_no_duplicate_in_parquet",
     "tests/spark/test_sources.py::test_a_filter_for_one_key_reads_one_key_group",
     "tests/spark/test_time.py::test_static_frames_end_with_all_timers_fired",
-    "tests/spark/tws/test_transform_with_state.py::test_initial_state_is_handled_once",
 )
 """Long tests that are in `make test` all the same: it has something of each part that users see."""
 
@@ -78,10 +77,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
     if not SOAK:
         _leave_to_soak(config, items, durations)
-    of_files: defaultdict[str, float] = defaultdict(float)
+    of_scopes: defaultdict[str, float] = defaultdict(float)
     for item in items:
-        of_files[file_of(item.nodeid)] += durations.of(item.nodeid)
-    items.sort(key=lambda item: _place(item, of_files[file_of(item.nodeid)]))
+        of_scopes[scope_of(item.nodeid)] += durations.of(item.nodeid)
+    items.sort(key=lambda item: _place(item, of_scopes[scope_of(item.nodeid)]))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scopes:
+    return Scopes(config, log)
 
 
 def _leave_to_soak(config: pytest.Config, items: list[pytest.Item], durations: Durations) -> None:
@@ -102,13 +105,13 @@ def _leave_to_soak(config: pytest.Config, items: list[pytest.Item], durations: D
 
 
 def _place(item: pytest.Item, seconds: float) -> tuple[float, str]:
-    """Return the place of a test among others. Files that take longest come first, so that all
-    processes end together.
+    """Return the place of a test among others. Those that take longest together come first, so that
+    all processes end together.
 
     Parameters:
-        seconds: of its file.
+        seconds: of its scope.
     """
-    return -seconds, file_of(item.nodeid)
+    return -seconds, scope_of(item.nodeid)
 
 
 @pytest.fixture

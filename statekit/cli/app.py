@@ -65,7 +65,7 @@ def main() -> None:
         sys.exit(1)
 
 
-_EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
+_COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
     inspect: ("inspect ./checkpoint",),
     print_key: (
         "get ./checkpoint turnaround visits N14228",
@@ -108,12 +108,12 @@ _EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     import_spark: ("import-spark ./old --to ./checkpoint --app fleet:stream --dry-run",),
     demo: ("demo --directory /tmp/flights",),
 }
-"""The commands, with examples of them. The first word of an example is the name."""
+"""All commands, each with its examples. The first word of an example is the name of the command."""
 
 _WITH_KEYS = {print_key, print_query, replay_epoch}
 """Commands with keys: -1 is a key, and not an option."""
 
-for command, examples in _EXAMPLES.items():
+for command, examples in _COMMANDS.items():
     app.command(
         examples[0].partition(" ")[0],
         context_settings={"ignore_unknown_options": command in _WITH_KEYS},

@@ -62,7 +62,21 @@ def gc(
         readers=None if readers == "0" else _duration(readers, "--readers"),
     )
     patience = dt.timedelta(0) if grace == "0" else _duration(grace, "--grace")
-    repository = Repository(checkpoint, create=False)
+    _collect(Repository(checkpoint, create=False), retention, patience, dry_run, as_json)
+
+
+def _collect(
+    repository: Repository,
+    retention: Retention,
+    patience: dt.timedelta,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Collect the garbage of a checkpoint, and print what was kept and deleted.
+
+    Parameters:
+        patience: how long before the last commit orphans were stored.
+    """
     with progress_bar("epochs") as progress:
         collector = Collector(
             repository, retention, grace=patience, dry_run=dry_run, progress=progress

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pdb
 import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -57,25 +60,43 @@ def replay_epoch(
     your own jobs recorded.
     """
     job, repository = load_job(application), Repository(checkpoint, create=False)
+    replay_of = partial(
+        Replay,
+        job,
+        repository,
+        epoch=epoch,
+        operator=operator,
+        shard=shard,
+        recorded_at=recorded_at or f"{checkpoint.rstrip('/')}/{RECORDED}",
+        backend="rocksdb" if on_disk else "memory",
+    )
     keys = [None] if key is None else _keys(job, repository, operator, key)
-    for number, each in enumerate(keys, 1):
-        try:
-            replayed = Replay(
-                job,
-                repository,
-                epoch=epoch,
-                operator=operator,
-                key=each,
-                shard=shard,
-                recorded_at=recorded_at or f"{checkpoint.rstrip('/')}/{RECORDED}",
-                backend="rocksdb" if on_disk else "memory",
-            )
-            break
-        except QueryError:
-            if number == len(keys):
-                raise
+    _run(_first_found(replay_of, keys), debug=debug)
+
+
+def _first_found(replay_of: Callable[..., Replay], keys: Sequence[Any]) -> Replay:
+    """Return the replay of the first key that has recorded records.
+
+    Raises:
+        QueryError: none has.
+    """
+    for key in keys[:-1]:
+        with contextlib.suppress(QueryError):
+            return replay_of(key=key)
+    return replay_of(key=keys[-1])
+
+
+def _run(replayed: Replay, *, debug: bool) -> None:
+    """Run the records, and print what the function emits and a test that does the same.
+
+    Parameters:
+        debug: open a debugger where the function fails.
+
+    Raises:
+        ProcessError: the function fails.
+    """
     records = count_text(len(replayed.records), "record", "records")
-    say(f"{records} of {replayed.operator.name} in epoch {epoch}")
+    say(f"{records} of {replayed.operator.name} in epoch {replayed.epoch}")
     try:
         for emitted in replayed.run():
             out.print(shown(emitted, _SHOWN_MAX), markup=False, highlight=False, soft_wrap=True)

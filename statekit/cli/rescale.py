@@ -20,6 +20,7 @@ from statekit.cli.tables import (
     size_cells,
 )
 from statekit.clock import stopwatch_s
+from statekit.job.job import Job
 from statekit.job.loader import load_job
 from statekit.maintenance.rescale.offline import Rescaled, declared_states, rescale_offline
 from statekit.maintenance.rescale.plan import (
@@ -76,10 +77,10 @@ def rescale(
     repository = Repository(checkpoint, create=False)
     last, stored = last_epoch(repository)
     specs = declared_states(repository, job, stored)
-    anew = key_groups not in (None, last.key_groups)
-    if anew and fast:
+    rewrites = key_groups not in (None, last.key_groups)
+    if rewrites and fast:
         raise typer.BadParameter("--fast knows nothing of other key groups: each key is hashed")
-    if anew:
+    if rewrites:
         say(
             f"{last.parallelism} shards of {last.key_groups} key groups → {to} of {key_groups}: "
             "all rows are written again"
@@ -88,19 +89,24 @@ def rescale(
         reader = CheckpointReader(checkpoint)
         plans = plan_of_rescale(reader, to, key_groups=key_groups, fast=fast, specs=specs)
         print_plan(plans, counted=not fast)
-    elif anew:
+    elif rewrites:
         _rewrite(repository, to, key_groups, specs)
     else:
-        begun = stopwatch_s()
-        with progress_bar("bytes") as progress:
-            done = rescale_offline(
-                repository, to, job=job, progress=lambda done: progress(done, None)
-            )
-        _print_done(done, stopwatch_s() - begun)
+        _move(repository, to, job)
+
+
+def _move(repository: Repository, shards: int, job: Job | None) -> None:
+    """Move key groups to other shards, without writing rows again."""
+    begun = stopwatch_s()
+    with progress_bar("bytes") as progress:
+        done = rescale_offline(
+            repository, shards, job=job, progress=lambda done: progress(done, None)
+        )
+    _print_done(done, stopwatch_s() - begun)
 
 
 def _rewrite(repository: Repository, shards: int, key_groups: int | None, specs: Specs) -> None:
-    """Write all state again."""
+    """Write all state again, with another number of key groups."""
     begun, verified = stopwatch_s(), list[str]()
 
     def note_verified(operator: str, family: str, contents: RowChecksum) -> None:

@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from statekit.checkpoint.repository import Repository
+from statekit.cli.arguments import AsJson
 from statekit.cli.rollback import epochs_text
 from statekit.cli.tables import (
     count_text,
@@ -65,26 +66,19 @@ def verify_checkpoint(
             help="With --repair: leave out rows that cannot be read, and keep them in a file.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check every file, row, count and index of a checkpoint, and find orphans.
 
     The exit code is 0 if it is intact, 1 if it is damaged, and 2 if it cannot be checked. Changes
     nothing without --repair. A job may run meanwhile, but not during a repair.
     """
-    if mend and (epoch is not None or no_rows):
-        raise typer.BadParameter("--repair looks at everything: leave --epoch and --no-rows out")
-    if drop_rows and not mend:
-        raise typer.BadParameter("--drop-rows goes with --repair")
-    if all_rows and (epoch is not None or no_rows):
-        raise typer.BadParameter("--all means the rows of all epochs: leave the other option out")
-    code, findings = _UNCHECKED, dict[str, Any]()
+    is_partial = epoch is not None or no_rows
+    _check_options(is_partial=is_partial, all_rows=all_rows, mend=mend, drop_rows=drop_rows)
     try:
         repository, begun = Repository(checkpoint, create=False), stopwatch_s()
-        if repository.is_savepoint and mend:
-            raise typer.BadParameter("a savepoint is never changed: restore it from a backup")
-        if repository.is_savepoint and (epoch is not None or all_rows):
-            raise typer.BadParameter("a savepoint is of one epoch: leave --epoch and --all out")
+        if repository.is_savepoint:
+            _check_savepoint_options(of_epochs=epoch is not None or all_rows, mend=mend)
         with progress_bar("bytes") as progress:
             verification = verify_all(
                 repository,
@@ -93,28 +87,87 @@ def verify_checkpoint(
                 rows=not no_rows,
                 progress=lambda done: progress(done, None),
             )
-        took, repaired = stopwatch_s() - begun, None
+        took = stopwatch_s() - begun
         if not as_json:
             _print_verification(verification, took, rows=not no_rows)
         if mend:
-            code, findings = _DAMAGED, _as_data(verification, took, None)
-            repaired = repair(repository, verification, drop_rows=drop_rows)
-            code, findings = _UNCHECKED, {}
-        if as_json:
-            print_json(_as_data(verification, took, repaired))
-        elif mend:
-            say("\n".join(_repair_lines(repaired)))
-        if repaired is not None:
-            verification = verify_all(repository, epoch=repaired.manifest.epoch)
+            verification = _repair(repository, verification, took, drop_rows, as_json)
+        elif as_json:
+            print_json(_as_data(verification, took, None))
     except StatekitError as error:
-        if as_json:
-            print_json({**findings, "error": {"kind": error.kind, "message": str(error)}})
-        print_error(error)
-        raise typer.Exit(code) from None
+        raise _failed(error, _UNCHECKED, {}, as_json=as_json) from None
     if verification.is_damaged:
         raise typer.Exit(_DAMAGED)
     if verification.unread:
         raise typer.Exit(_UNCHECKED)
+
+
+def _check_options(*, is_partial: bool, all_rows: bool, mend: bool, drop_rows: bool) -> None:
+    """Check that the options go together.
+
+    Parameters:
+        is_partial: whether some files or rows are left out.
+
+    Raises:
+        typer.BadParameter: they do not.
+    """
+    if mend and is_partial:
+        raise typer.BadParameter("--repair looks at everything: leave --epoch and --no-rows out")
+    if drop_rows and not mend:
+        raise typer.BadParameter("--drop-rows goes with --repair")
+    if all_rows and is_partial:
+        raise typer.BadParameter("--all means the rows of all epochs: leave the other option out")
+
+
+def _check_savepoint_options(*, of_epochs: bool, mend: bool) -> None:
+    """Check that a savepoint takes the options.
+
+    Parameters:
+        of_epochs: whether they choose epochs.
+
+    Raises:
+        typer.BadParameter: it does not.
+    """
+    if mend:
+        raise typer.BadParameter("a savepoint is never changed: restore it from a backup")
+    if of_epochs:
+        raise typer.BadParameter("a savepoint is of one epoch: leave --epoch and --all out")
+
+
+def _repair(
+    repository: Repository, verification: Verification, took: float, drop_rows: bool, as_json: bool
+) -> Verification:
+    """Repair a checkpoint, print what was done, and return the verification of the last epoch.
+
+    Parameters:
+        verification: of the checkpoint as it is.
+        took: the seconds that it took.
+
+    Raises:
+        typer.Exit: it cannot be repaired. The error and the findings have been printed.
+    """
+    try:
+        repaired = repair(repository, verification, drop_rows=drop_rows)
+    except StatekitError as error:
+        findings = _as_data(verification, took, None)
+        raise _failed(error, _DAMAGED, findings, as_json=as_json) from None
+    if as_json:
+        print_json(_as_data(verification, took, repaired))
+    else:
+        say("\n".join(_repair_lines(repaired)))
+    if repaired is None:
+        return verification
+    return verify_all(repository, epoch=repaired.manifest.epoch)
+
+
+def _failed(
+    error: StatekitError, code: int, findings: dict[str, Any], *, as_json: bool
+) -> typer.Exit:
+    """Print an error, and return the exit of the command with a code."""
+    if as_json:
+        print_json({**findings, "error": {"kind": error.kind, "message": str(error)}})
+    print_error(error)
+    return typer.Exit(code)
 
 
 def _print_verification(verification: Verification, took: float, *, rows: bool) -> None:

@@ -648,9 +648,7 @@ class Windowed(Generic[T]):
 
         Parameters:
             name: of the operator; by default `aggregate_by_` and the key.
-            aggregates: `Count()`, `Sum(field)`, `Min(field)`, `Max(field)`, `Mean(field)`,
-                `Top(count, by=…)`, `Last(field, by=…)`, `Collect(field)` or `OwnAggregate(…)`, by
-                the names of the fields in a result.
+            aggregates: as for `Stream.aggregate`.
         """
         return self._stream.process(self._windowing.operator(aggregates, into), name=name)
 

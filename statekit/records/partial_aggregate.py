@@ -10,6 +10,7 @@ from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
 
 Verb = Literal["count", "sum", "min", "max"]
+"""Arrow's functions that combine values, and that merge the results of several batches."""
 
 
 class PartialAggregate(NamedTuple):

@@ -14,8 +14,10 @@ from statekit.errors import StateTypeError
 from statekit.records.record_type import RecordType
 from statekit.shown import shown_text
 
-_SUMMED = (int, float, decimal.Decimal, dt.timedelta)
-ORDERED = (*_SUMMED, bool, str, bytes, dt.date, dt.datetime)
+SUMMABLE = (int, float, decimal.Decimal, dt.timedelta)
+"""Types whose values can be added up."""
+
+ORDERED = (*SUMMABLE, bool, str, bytes, dt.date, dt.datetime)
 """Types whose values have an order."""
 
 Make = Callable[..., Any]
@@ -52,15 +54,18 @@ class ResultRecords:
             )
         return self.record.column_annotation(fields[field])
 
-    def check_combines(self, verb: str, field: str) -> Any:
+    def check_type(self, verb: str, field: str, accepted: Sequence[type]) -> Any:
         """Check that a field can be aggregated, and return its type without None.
+
+        Parameters:
+            verb: the aggregate function, for messages.
+            accepted: the types of values that it takes.
 
         Raises:
             StateTypeError: the aggregate function does not take values of that type.
         """
         annotation = self.annotation(field)
         members, _, _ = peel(annotation)
-        accepted = _SUMMED if verb in ("sum", "mean") else ORDERED
         if len(members) != 1 or members[0] not in accepted:
             raise self.error(
                 f"{verb}({field!r}): the field is {show(annotation)}: give one that is "

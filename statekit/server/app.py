@@ -34,7 +34,7 @@ from statekit.server.observed import MeasuredApp
 from statekit.server.routes import assets, job_routes, server_routes, state_routes
 from statekit.server.routes.call import Served
 from statekit.server.routes.documents import documents_of
-from statekit.server.routes.route_table import RoutedApp, RouteTable
+from statekit.server.routes.route_table import PATH_NAME, RoutedApp, RouteTable
 
 _CONDITIONS = (
     *("If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since"),
@@ -51,6 +51,11 @@ _RANKING_BYTES = 2 * 2**30
 """Memory limit of the process of a ranking."""
 
 ROUTES = RouteTable(assets.routes, state_routes.routes, server_routes.routes, job_routes.routes)
+
+RESERVED = {"docs", "openapi.json"} | {
+    route.parts[0] for route in ROUTES.routes if not PATH_NAME.match(route.parts[0])
+}
+"""Names that are not allowed as aliases of jobs: addresses of the server begin with them."""
 
 
 class Application:

@@ -17,14 +17,13 @@ from statekit.server.admission.access import Access
 from statekit.server.admission.hosts import ANY_HOST
 from statekit.server.admission.options import ServerOptions
 from statekit.server.admission.proxies import trusted_networks
-from statekit.server.app import Application
+from statekit.server.app import RESERVED, Application
 from statekit.server.descriptors import exhausted, is_exhausted, raised_limit, sharing
 from statekit.server.jobs.disk import Disk
 from statekit.server.jobs.priority import prefer_single_reads
 from statekit.server.jobs.served_job import ServedJob
 from statekit.server.logs import escape_logs, write_logs
 from statekit.server.protocol import ProblemProtocol
-from statekit.server.routes.server_routes import RESERVED
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
 

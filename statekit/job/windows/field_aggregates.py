@@ -29,7 +29,7 @@ from statekit.records.output_copy import copier
 from statekit.records.partial_aggregate import PartialAggregate, Verb, without_none
 from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
-from statekit.records.result_type import ResultRecords
+from statekit.records.result_type import ORDERED, SUMMABLE, ResultRecords
 from statekit.shown import shown
 from statekit.state.list_state import ListState
 from statekit.state.options import Aggregate, Reduce
@@ -46,6 +46,10 @@ class FieldAggregate(ABC):
 
     A built-in one can be computed from parts of the records in any number of steps: records are
     combined batch by batch, and the combined rows are added to the state, many keys at a time.
+    If no partial aggregate fits, as for `OwnAggregate`, the part is the list of the records, and
+    `combines` is False: an operator with windows then gets its records one by one.
+
+    Every aggregate also has a model in plain Python, in `testing/oracles/aggregate_model`.
 
     Attributes:
         verb: what it does, for messages.
@@ -115,13 +119,14 @@ class Count(FieldAggregate):
 class _OfField(FieldAggregate):
     field: str
     verb: ClassVar[Verb]
+    accepted: ClassVar[Sequence[type]] = ORDERED
 
     @property
     def parts(self) -> tuple[PartialAggregate, ...]:
         return (PartialAggregate(self.verb, self.field),)
 
     def accumulation(self, results: ResultRecords) -> Accumulation:
-        kind = results.check_combines(self.verb, self.field)
+        kind = results.check_type(self.verb, self.field, self.accepted)
         annotation = results.annotation(self.field)
         add = skipping_none(combining(self.verb, kind))
         return Accumulation(
@@ -141,6 +146,7 @@ class Sum(_OfField):
     """
 
     verb = "sum"
+    accepted = SUMMABLE
 
 
 @dataclass(frozen=True)
@@ -169,7 +175,10 @@ class Mean(FieldAggregate):
         return PartialAggregate("sum", self.field), PartialAggregate("count", self.field)
 
     def accumulation(self, results: ResultRecords) -> Accumulation:
-        kind, get = results.check_combines(self.verb, self.field), results.getter(self.field)
+        kind, get = (
+            results.check_type(self.verb, self.field, SUMMABLE),
+            results.getter(self.field),
+        )
         pair = _TUPLE[kind, int]
         mean = float if kind in (int, float) else kind
         _, is_optional, _ = peel(results.annotation(self.field))
@@ -209,7 +218,7 @@ class _OfRecords(FieldAggregate):
 
     def accumulation(self, results: ResultRecords) -> Accumulation:
         for name in self.order.names:
-            results.check_combines(self.verb, name)
+            results.check_type(self.verb, name, ORDERED)
         record = results.record
         merged, result = self.order.completed(record).merged, self.result(record)
         functions: Aggregate[Any, Any, Any] = Aggregate(tuple, merged, self.finish(record), merged)

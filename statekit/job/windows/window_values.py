@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from statekit.functions.field_names import Renaming
-from statekit.job.windows.accumulation import Accumulation, itself, no_value
+from statekit.job.windows.accumulation import Accumulation, first_column, itself, no_value
 from statekit.job.windows.aggregation import Added, added_by
 from statekit.job.windows.field_aggregates import FieldAggregate
 from statekit.records.preaggregate import Combiner
@@ -126,8 +126,8 @@ class WindowValues:
 def _of_row(combiner: Combiner, of: FieldAggregate, kept: Accumulation) -> Callable[[Any], Any]:
     """Return a function from a combined row to the value that it adds to an aggregate."""
     places = [combiner.place_of(part) for part in of.parts]
-    if len(places) == 1:
-        return itemgetter(*places)  # the part is the value
+    if kept.added is first_column:
+        return itemgetter(places[0])
     return lambda row: kept.added(*([row[place]] for place in places))[0]
 
 

@@ -40,11 +40,6 @@ from statekit.server.routes.responses import (
 )
 from statekit.server.routes.route_table import RouteTable
 
-RESERVED = frozenset(
-    {"assets", "docs", "healthz", "jobs", "metrics", "openapi.json", "readyz", "sql"}
-)
-"""Names that are not allowed as aliases of jobs."""
-
 routes = RouteTable()
 
 

@@ -56,7 +56,7 @@ def result_of(aggregate: Any, record: RecordType) -> Result:
         case Sum() | Min() | Max() | Mean():
             fold = _FOLDS[type(aggregate)]
             return lambda some: fold(values) if (values := _values(get, some)) else None
-    raise TypeError(f"{shown(aggregate)} has no model")
+    raise TypeError(f"{shown(aggregate)} has no model: add one to {__name__}")
 
 
 def _itself(record: Any) -> Any:

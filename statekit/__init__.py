@@ -22,7 +22,6 @@ from statekit.functions.context import Context
 from statekit.functions.process import Process, process
 from statekit.job.job import Job
 from statekit.job.stream import OperatorStream, Stream, Windowed
-from statekit.job.windows.definitions import session, sliding, tumbling
 from statekit.job.windows.field_aggregates import (
     Collect,
     Count,
@@ -35,6 +34,8 @@ from statekit.job.windows.field_aggregates import (
     Sum,
     Top,
 )
+from statekit.job.windows.sessions import session
+from statekit.job.windows.sliding import sliding, tumbling
 from statekit.kv.store import KVStore
 from statekit.query.changes.change import Change
 from statekit.query.changes.feed import EpochChanges, Feed, feed

@@ -14,7 +14,6 @@ from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
 from statekit.job.plan import Operator, Output, Plan, Transform, check_name
 from statekit.job.windows.aggregation import aggregation
-from statekit.job.windows.definitions import Window
 from statekit.job.windows.field_aggregates import (
     Collect,
     Count,
@@ -26,6 +25,7 @@ from statekit.job.windows.field_aggregates import (
     Sum,
     Top,
 )
+from statekit.job.windows.window_kind import Window
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
@@ -446,7 +446,7 @@ class Stream(Generic[T]):
 
         >>> from typing import NamedTuple
         >>> from statekit.job.job import Job
-        >>> from statekit.job.windows.definitions import tumbling
+        >>> from statekit.job.windows.sliding import tumbling
         >>> from statekit.job.windows.field_aggregates import Count, Sum
         >>> class Click(NamedTuple):
         ...     ad: str

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,27 @@ from statekit.timestamp import MIN_MICROS
 
 LATE = -1
 """The pane of all late records."""
+
+
+class Panes(Protocol):
+    """The panes of a kind of windows."""
+
+    @property
+    def event_time(self) -> str:
+        """The field with the event time."""
+        ...
+
+    def of(
+        self, keys: Sequence[pa.ChunkedArray], times: pa.ChunkedArray, late_us: int
+    ) -> pa.ChunkedArray:
+        """Return the pane of each record, a number; `LATE` for late records.
+
+        Parameters:
+            keys: the columns of the key.
+            times: the event times, in microseconds.
+            late_us: the watermark that makes a record late, as for `watermark.is_late`.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -53,13 +75,7 @@ class SlidingPanes:
     def of(
         self, keys: Sequence[pa.ChunkedArray], times: pa.ChunkedArray, late_us: int
     ) -> pa.ChunkedArray:
-        """Return the pane of each record; `LATE` for late records.
-
-        Parameters:
-            keys: the columns of the key.
-            times: the event times, in microseconds.
-            late_us: the watermark that makes a record late, as for `watermark.is_late`.
-        """
+        """Return the pane of each record, as `Panes.of`."""
         since = pc.subtract(times, self.first_us)
         pane = pc.divide(since, self.every_us)
         if remainder := self.size_us % self.every_us:
@@ -93,7 +109,7 @@ class SessionPanes:
     def of(
         self, keys: Sequence[pa.ChunkedArray], times: pa.ChunkedArray, late_us: int
     ) -> pa.ChunkedArray:
-        """Return the pane of each record, as for `SlidingPanes`."""
+        """Return the pane of each record, as `Panes.of`."""
         if not len(times):
             return times
         is_late, time = pc.less_equal(times, late_us), times.combine_chunks()
@@ -112,6 +128,3 @@ class SessionPanes:
         in_input_order = pc.sort_indices(order)
         firsts = time.filter(begins).take(number).take(in_input_order)
         return pc.if_else(is_late, LATE, pc.subtract(firsts, MIN_MICROS))
-
-
-Panes = SlidingPanes | SessionPanes

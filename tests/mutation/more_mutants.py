@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from tests.mutation.mutants import Mutant
 
-_DEFINITIONS = "job/windows/definitions.py"
+_SLIDING = "job/windows/sliding.py"
+_SESSIONS = "job/windows/sessions.py"
+_INSTANTS = "job/windows/instants.py"
 _OPEN = "job/windows/open_windows.py"
 _COLUMNS = "job/windows/window_columns.py"
 _ELEMENTS = "job/windows/elements.py"
@@ -17,7 +19,7 @@ WINDOWS = [
     Mutant(
         "window-too-long",
         "a record at the end of a window is in it",
-        _COLUMNS,
+        _SLIDING,
         """
             contains = (starts > times - size_us) & (starts > MIN_MICROS - every_us)
 """,
@@ -29,7 +31,7 @@ WINDOWS = [
     Mutant(
         "offset-ignored",
         "windows are combined as if they began at full minutes, and fire as if not",
-        _DEFINITIONS,
+        _SLIDING,
         """
         origin_us = timedelta_to_micros(self.offset % self.every)
         return SlidingPanes""",
@@ -41,7 +43,7 @@ WINDOWS = [
     Mutant(
         "gap-included",
         "records exactly a gap apart are in one session",
-        _DEFINITIONS,
+        _INSTANTS,
         """
     return (start < last or last == LAST) and (first < end or end == LAST)
 """,
@@ -53,7 +55,7 @@ WINDOWS = [
     Mutant(
         "session-shortened",
         "a record in the middle of a session shortens it",
-        _OPEN,
+        _SESSIONS,
         """
         start, end = min(start, joined[0].start), max(end, joined[-1].end)
 """,
@@ -65,7 +67,7 @@ WINDOWS = [
     Mutant(
         "session-starts-late",
         "a record before a session does not move its start",
-        _OPEN,
+        _SESSIONS,
         """
         start, end = min(start, joined[0].start), max(end, joined[-1].end)
 """,
@@ -89,7 +91,7 @@ WINDOWS = [
     Mutant(
         "fires-once-only",
         "a window that has fired does not fire again for late records",
-        _OPEN,
+        _SLIDING,
         """
         elif self.deadlines.has_closed(ctx, end):
             self.deadlines.close_again(ctx, end)

@@ -2,15 +2,16 @@
 
 From what a user declares to what a shard does:
 
-- `definitions` has the kinds of windows, `field_aggregates` the aggregates.
+- `sliding` and `sessions` have the kinds of windows, each with its rows and columns: `window_kind`
+  says what a kind is. `field_aggregates` has the aggregates.
   What an aggregate keeps of records of one type is its `accumulation`.
 - `aggregation` makes the operator of aggregates by key, and `window_operator` that of windows. Both
   are described as an `AggregatedResult`, for models.
 - `window_values` joins the aggregates of a window into the value of one row. `elements` has the
   elements of those that collect.
-- `open_windows` has the windows of a key as rows, with their timers, and `key_windows` the
-  functions that take the records of one key. `window_columns` keeps and fires the windows of many
-  keys at a time, without timers.
+- `open_windows` says what the windows of a key are as rows, with their timers, and `key_windows`
+  has the functions that take the records of one key. `window_columns` keeps and fires the windows
+  of many keys at a time, without timers.
 
 May import `functions` and whatever that may import; the folder above imports it.
 """

@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple
 
 from statekit.functions.process import NOTHING_RENAMED, Process, Traits
 from statekit.functions.signature import declare
-from statekit.job.windows.accumulation import EXACT_DIGITS, Accumulation
-from statekit.job.windows.definitions import Window
-from statekit.job.windows.field_aggregates import FieldAggregate
+from statekit.job.windows.accumulation import EXACT_DIGITS
+from statekit.job.windows.field_aggregates import Added, FieldAggregate, added_by
+from statekit.job.windows.window_kind import Window
 from statekit.records.keyed_batch import KeyColumns
 from statekit.records.partial_aggregate import absent_or_none
 from statekit.records.preaggregate import Combiner
@@ -22,9 +22,6 @@ from statekit.shown import shown
 from statekit.state.options import TTL
 
 _KEYS = "_keys"  # the parameter that takes keys: no state is called so
-
-Added = Callable[[Sequence[Sequence[Any]]], Sequence[Any]]
-"""A function from the columns of combined rows to the values that they add to an aggregate."""
 
 
 class AggregatedResult(NamedTuple):
@@ -43,12 +40,6 @@ class AggregatedResult(NamedTuple):
     window: Window | None = None
     allowed_lateness: dt.timedelta = dt.timedelta(0)
     at_change: bool = False
-
-
-def added_by(combiner: Combiner, of: FieldAggregate, kept: Accumulation) -> Added:
-    """Return the function from columns of combined rows to the values that an aggregate gets."""
-    places = [combiner.place_of(part) for part in of.parts]
-    return lambda columns: kept.added(*(columns[place] for place in places))
 
 
 def check_aggregates(results: ResultRecords, aggregates: Mapping[str, Any]) -> None:

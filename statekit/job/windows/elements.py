@@ -16,7 +16,7 @@ from typing import Any
 from statekit.backend.interface import prefix_end
 from statekit.codec.vectorized import sortable_ints
 from statekit.functions.context import Context, Due
-from statekit.job.windows.definitions import LAST
+from statekit.job.windows.instants import LAST
 from statekit.keygroup import GROUP_BYTES
 from statekit.state.map_state import MapState
 from statekit.state.single_row_states import ValueState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from types import GenericAlias
@@ -27,6 +27,7 @@ from statekit.job.windows.accumulation import (
 from statekit.number_faults import int_fault
 from statekit.records.output_copy import copier
 from statekit.records.partial_aggregate import PartialAggregate, Verb, without_none
+from statekit.records.preaggregate import Combiner
 from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ORDERED, SUMMABLE, ResultRecords
@@ -412,3 +413,13 @@ class OwnAggregate(FieldAggregate):
         added = "the whole record" if self.field is None else names(self.field)
         known = self.aggregate.stored_name
         return {"result": name, "field": added} | ({} if known is None else {"add": known})
+
+
+Added = Callable[[Sequence[Sequence[Any]]], Sequence[Any]]
+"""A function from the columns of combined rows to the values that they add to an aggregate."""
+
+
+def added_by(combiner: Combiner, of: FieldAggregate, kept: Accumulation) -> Added:
+    """Return the function from columns of combined rows to the values that an aggregate gets."""
+    places = [combiner.place_of(part) for part in of.parts]
+    return lambda columns: kept.added(*(columns[place] for place in places))

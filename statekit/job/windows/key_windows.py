@@ -10,7 +10,7 @@ from typing import Any
 from statekit.functions.context import Context
 from statekit.job.windows.accumulation import itself
 from statekit.job.windows.elements import Found, KeyElements, pairs
-from statekit.job.windows.open_windows import OpenWindow, Rows
+from statekit.job.windows.open_windows import OpenWindow, WindowRows
 from statekit.job.windows.window_values import WindowValues
 from statekit.keygroup import key_fields
 from statekit.records.result_type import Make
@@ -31,7 +31,7 @@ class KeyWindows:
 
     make: Make
     values: WindowValues
-    rows: Rows
+    rows: WindowRows
     value_of: Callable[[Any], Any]
     forgets_closed: bool
 

@@ -10,17 +10,12 @@ from statekit.functions.context import Context
 from statekit.functions.process import NOTHING_RENAMED, Process, Traits, process
 from statekit.functions.signature import declare
 from statekit.job.windows.aggregation import AggregatedResult, check_aggregates
-from statekit.job.windows.definitions import Session, Window
 from statekit.job.windows.elements import element_hints
 from statekit.job.windows.field_aggregates import FieldAggregate
 from statekit.job.windows.key_windows import KeyWindows
-from statekit.job.windows.open_windows import Deadlines, Rows, SessionRows, SlidingRows
-from statekit.job.windows.window_columns import (
-    OPEN_MAX,
-    SessionColumns,
-    SlidingColumns,
-    WindowColumns,
-)
+from statekit.job.windows.open_windows import Deadlines, WindowRows
+from statekit.job.windows.window_columns import WindowColumns
+from statekit.job.windows.window_kind import Window
 from statekit.job.windows.window_values import WindowValues
 from statekit.records.partial_aggregate import absent_or_none
 from statekit.records.preaggregate import Combiner, has_columns
@@ -33,7 +28,6 @@ from statekit.timestamp import LATENESS_MAX, lateness_to_micros
 
 _ZERO = dt.timedelta(0)
 _MAP: Any = MapState  # as values, to be subscripted with types that are known at run time
-_TUPLE: Any = tuple
 _ITERATOR: Any = Iterator
 
 
@@ -127,13 +121,12 @@ class Windowing:
         self._allowed_lateness, self._at_change = allowed, emit == "change"
         self._takes_all = not self._at_change and not ordered
         self._combines = combines and self._takes_all
-        if isinstance(window, Session):  # one that has fired fires again whenever it grows
+        if window.merges:  # one that has fired fires again whenever it grows
             self._combines = self._combines and not allowed
         leads = {"close": allowed, "forget": _ZERO} if allowed else {"close": _ZERO}
         leads = {"forget": _ZERO} if self._at_change else leads
         fires_once = not (self._at_change or ordered or allowed)
-        scans_little = isinstance(window, Session) or window.size <= OPEN_MAX * window.every
-        self._fires_many = fires_once and scans_little
+        self._fires_many = fires_once and window.opens_few
         self._deadlines = Deadlines(leads, ordered, has_timers=not self._fires_many)
 
     def __str__(self) -> str:
@@ -155,14 +148,10 @@ class Windowing:
         check_aggregates(self._results, aggregates)
         name = "_".join((title, "by", *self._key))
         window = self._window
-        overlap = not isinstance(window, Session) and window.size > window.every
-        values = WindowValues(aggregates, self._results, overlap=overlap)
+        values = WindowValues(aggregates, self._results, overlap=window.overlaps)
         output, make = self._results.result_class(name, self._types(name, values), into)
-        rows, stored = self._rows(values), values.accumulator
-        if isinstance(rows, SessionRows):
-            stored = _TUPLE[dt.datetime, dt.datetime, stored]
-        combiner = self._combiner(values)
-        columns = self._columns(values, make, rows, combiner)
+        rows, combiner = self._rows(values), self._combiner(values)
+        columns = self._columns(values, make, combiner)
         traits = Traits(
             combiner=combiner,
             definition=lambda names: {**self._definition, **values.definition(names)},
@@ -173,22 +162,23 @@ class Windowing:
                 dict(aggregates), make, window, self._allowed_lateness, self._at_change
             ),
         )
-        states = {"windows": _MAP[dt.datetime, stored], **element_hints(values.element_types)}
+        states = {
+            "windows": _MAP[dt.datetime, rows.stored(values.accumulator)],
+            **element_hints(values.element_types),
+        }
         hints = {"ctx": Context, **states, "return": _ITERATOR[output]}
         value_of = values.value_of if combiner is None else values.value_of_row(combiner)
         forgets_closed = "forget" not in self._deadlines.leads
         of_key = KeyWindows(make, values, rows, value_of, forgets_closed)
         return self._process(name, of_key, hints, traits, columns)
 
-    def _rows(self, values: WindowValues) -> Rows:
+    def _rows(self, values: WindowValues) -> WindowRows:
         """Return the open windows of a key as rows."""
-        if not isinstance(self._window, Session):
-            return SlidingRows(self._window, values.functions, self._deadlines)
-        if values.functions.merge is None:
+        if self._window.merges and values.functions.merge is None:
             raise self._results.error(
                 "sessions merge when a record comes between them: give Aggregate(..., merge=...)"
             )
-        return SessionRows(self._window, values.functions, self._deadlines)
+        return self._window.rows(values.functions, self._deadlines)
 
     def _types(self, name: str, values: WindowValues) -> dict[str, Any]:
         """Return the annotations of the fields of a result."""
@@ -202,23 +192,22 @@ class Windowing:
         return types | {"start": dt.datetime, "end": dt.datetime} | values.types
 
     def _columns(
-        self, values: WindowValues, make: Make, rows: Rows, combiner: Combiner | None
+        self, values: WindowValues, make: Make, combiner: Combiner | None
     ) -> WindowColumns | None:
         """Return the windows of many keys. None if windows have timers: they may fire again, or
         many windows of a key are open at a time.
         """
         if not self._fires_many:
             return None
-        if isinstance(rows, SessionRows):
-            return SessionColumns(values, make, rows, combiner)
-        return SlidingColumns(values, make, rows, combiner)
+        return self._window.columns(values, make, self._deadlines, combiner)
 
     def _combiner(self, values: WindowValues) -> Combiner | None:
         """Return the combiner that runs before the shuffle; None if records are added one by
         one.
         """
         of_all = values.aggregates.values()
-        if not (self._combines and all(of.combines for of in of_all)):
+        panes = self._window.panes(self.event_time)
+        if panes is None or not (self._combines and all(of.combines for of in of_all)):
             return None
         if values.element_types and not self._fires_many:
             return None  # the rows would be taken apart again
@@ -230,7 +219,7 @@ class Windowing:
             fields.update(self._record.fields or ())
         if not has_columns(self._record, {name for name in fields if name is not None}):
             return None
-        return Combiner(self._record, self._key, parts, self._window.panes(self.event_time))
+        return Combiner(self._record, self._key, parts, panes)
 
     def _process(
         self,

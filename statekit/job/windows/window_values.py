@@ -15,8 +15,7 @@ from typing import Any
 
 from statekit.functions.field_names import Renaming
 from statekit.job.windows.accumulation import Accumulation, first_column, itself, no_value
-from statekit.job.windows.aggregation import Added, added_by
-from statekit.job.windows.field_aggregates import FieldAggregate
+from statekit.job.windows.field_aggregates import Added, FieldAggregate, added_by
 from statekit.records.preaggregate import Combiner
 from statekit.records.result_type import ResultRecords
 from statekit.state.options import Aggregate

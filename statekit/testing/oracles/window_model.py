@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from statekit.functions.process import Process
 from statekit.job.windows.aggregation import AggregatedResult
-from statekit.job.windows.definitions import Session, Sliding
 from statekit.job.windows.field_aggregates import Collect
+from statekit.job.windows.sessions import Session
+from statekit.job.windows.sliding import Sliding
 from statekit.keygroup import key_fields
 from statekit.records.value_order import order_of_value
 from statekit.testing.oracles.aggregate_model import result_of
@@ -58,7 +60,8 @@ class WindowModel:
 
     def __init__(self, process: Process[Any, Any, Any]) -> None:
         made_of: AggregatedResult = process.traits.made_of
-        self._made_of = made_of
+        assert made_of.window is not None, "it has windows"
+        self._made_of, self._kind = made_of, made_of.window
         self._allowed = timedelta_to_micros(made_of.allowed_lateness)
         self._is_ordered = process.ordered is not None
         record = process.record_type.members[0]
@@ -108,7 +111,7 @@ class WindowModel:
     ) -> Iterator[Any]:
         """Fire the windows that are complete and have records that were in no result."""
         for window in windows:
-            start = None if isinstance(self._made_of.window, Session) else window.start
+            start = None if self._kind.merges else window.start
             places = {(timed.number, start) for timed in window.records}
             if self._is_over(window, self._allowed, watermark) and not places <= own.shown:
                 own.shown |= places
@@ -148,17 +151,28 @@ class WindowModel:
         return self._made_of.make(*key_fields(key), start, end, *values)
 
     def _windows(self, records: Sequence[_Timed]) -> Iterator[_Window]:
-        window = self._made_of.window
-        assert window is not None, "it has windows"
-        if isinstance(window, Session):
-            yield from _sessions(records, timedelta_to_micros(window.gap))
-            return
-        of_bounds: dict[tuple[int, int], list[_Timed]] = {}
-        for timed in records:
-            for bounds in _bounds(window, timed.at):
-                of_bounds.setdefault(bounds, []).append(timed)
-        for (start, end), some in sorted(of_bounds.items()):
-            yield _Window(start, end, some)
+        match self._kind:
+            case Session(gap):
+                return _sessions(records, timedelta_to_micros(gap))
+            case Sliding() as kind:
+                return _grouped(records, partial(_bounds, kind))
+        raise TypeError(f"{self._kind} has no model: add one to {__name__}")
+
+
+def _grouped(
+    records: Sequence[_Timed], bounds_of: Callable[[int], Iterable[tuple[int, int]]]
+) -> Iterator[_Window]:
+    """Yield the windows of records.
+
+    Parameters:
+        bounds_of: returns the start and end of each window that contains an instant.
+    """
+    of_bounds: dict[tuple[int, int], list[_Timed]] = {}
+    for timed in records:
+        for bounds in bounds_of(timed.at):
+            of_bounds.setdefault(bounds, []).append(timed)
+    for (start, end), some in sorted(of_bounds.items()):
+        yield _Window(start, end, some)
 
 
 def _due(own: _OfKey, watermark: int) -> Sequence[_Timed]:

@@ -12,7 +12,7 @@ from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Source
 from statekit.job.windows.aggregation import AggregatedResult
-from statekit.job.windows.definitions import Sliding
+from statekit.job.windows.window_kind import Window
 from statekit.records.record_type import RecordType
 from statekit.shown import shown
 
@@ -175,9 +175,8 @@ class SourceRecords:
         micros: list[int] = []
         found: list[dt.timedelta] = []
         for operator in self._readers(source):
-            window = getattr(operator.declared.traits.made_of, "window", None)
-            names = ("size", "every", "gap")
-            found += [getattr(window, name) for name in names if hasattr(window, name)]
+            if (window := _window_of(operator)) is not None:
+                found += window.durations
             micros.append(operator.declared.lateness_us)
             micros += [spec.ttl.duration_us for spec in operator.declared.states if spec.ttl]
         found += [dt.timedelta(microseconds=each) for each in micros]
@@ -189,17 +188,8 @@ class SourceRecords:
         """Return the begins and ends of the windows of the operators that read a source."""
         from statekit.testing.histories import Edges
 
-        windows = [
-            made_of.window
-            for operator in self._readers(source)
-            if isinstance(made_of := operator.declared.traits.made_of, AggregatedResult)
-            and isinstance(made_of.window, Sliding)
-        ]
-        found = [
-            Edges(window.every, offset % window.every)
-            for window in windows
-            for offset in (window.offset, window.offset + window.size)
-        ]
+        windows = filter(None, map(_window_of, self._readers(source)))
+        found = [Edges(*edge) for window in windows for edge in window.edges]
         return list(dict.fromkeys(found))
 
     def _readers(self, source: Source) -> list[Operator]:
@@ -209,6 +199,12 @@ class SourceRecords:
             for operator in self._job.operators
             if any(self._job.origin_of(stream) == source.name for stream in operator.streams)
         ]
+
+
+def _window_of(operator: Operator) -> Window | None:
+    """Return the kind of windows of an operator; None if it has none."""
+    made_of = operator.declared.traits.made_of
+    return made_of.window if isinstance(made_of, AggregatedResult) else None
 
 
 def _record_of(argument: str, source: Source, given: Any) -> Any:

@@ -17,7 +17,6 @@ from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
 from statekit.job.windows.aggregation import AggregatedResult
-from statekit.job.windows.definitions import Session
 from statekit.records import by_value
 from statekit.shown import shown_text
 from statekit.state.base import StateSpec
@@ -405,8 +404,8 @@ class Subject:
                 continue
             window, leads = made_of.window, {dt.timedelta(0), made_of.allowed_lateness}
             for rows in contents.states[name, "windows"].values():
-                for start, held in rows.items():
-                    end = held[1] if isinstance(window, Session) else start + window.size
+                for row, stored in rows.items():
+                    end = window.end_of(row, stored)
                     yield from (end - lead - INSTANT for lead in leads)
 
     @property

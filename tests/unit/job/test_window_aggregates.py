@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.functions.process import Process
-from statekit.job.windows.definitions import Sliding, Window
+from statekit.job.windows.sliding import Sliding
+from statekit.job.windows.window_kind import Window
 from statekit.testing import Harness
 from tests.support.instants import after, at
 from tests.unit.job.test_windows_combined import (

@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.job.stream import Windowed
-from statekit.job.windows.definitions import Session, Sliding, Window
+from statekit.job.windows.sessions import Session
+from statekit.job.windows.sliding import Sliding
+from statekit.job.windows.window_kind import Window
 from statekit.testing import Harness
 from tests.support.instants import after, at
 
@@ -252,6 +254,7 @@ def in_windows(window: Window, seconds: list[int]) -> dict[tuple[int, int], list
                 groups.append([])
             groups[-1].append(second)
         return {(group[0], group[-1] + gap): group for group in groups}
+    assert isinstance(window, Sliding)
     size, every = int(window.size.total_seconds()), int(window.every.total_seconds())
     offset = int(window.offset.total_seconds())
     for second in sorted(seconds):

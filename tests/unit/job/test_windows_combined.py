@@ -26,9 +26,9 @@ from statekit.backend.interface import MemoryBackend
 from statekit.functions.context import Context
 from statekit.functions.process import Process
 from statekit.job.stream import Windowed
-from statekit.job.windows.definitions import Session, Window
-from statekit.job.windows.open_windows import SlidingRows
-from statekit.job.windows.window_columns import SessionColumns
+from statekit.job.windows.sessions import Session, SessionColumns
+from statekit.job.windows.sliding import SlidingRows
+from statekit.job.windows.window_kind import Window
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.panes import SlidingPanes
 from statekit.records.preaggregate import Combiner

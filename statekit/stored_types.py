@@ -9,7 +9,7 @@ from statekit.checkpoint.job_file import OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import HeldBack, OperatorEpoch
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
-from statekit.codec.schema_codec import generic_key_encoder
+from statekit.codec.schema_codec import text_key_encoder
 from statekit.errors import QueryError
 from statekit.state.row_versions import value_schema
 from statekit.state.ttl import ttl_text
@@ -80,7 +80,7 @@ def encoded_keys(operator: OperatorRecord, key: Any) -> list[bytes]:
         StateTypeError: it is not a key of that operator.
     """
     schema = key_schema(operator)
-    readings = [generic_key_encoder(schema)(key)]
+    readings = [text_key_encoder(schema)(key)]
     if schema.kind == "dynamic" and isinstance(key, str):
         # Keys of plain dicts have no declared type: 42 may be meant as a number or as text.
         readings.append(schema_key_codec(schema).encode(key))

@@ -42,6 +42,9 @@ def advanced(watermark: int, seen: int | None, lateness: int) -> int:
 def is_late(event_time: int, watermark: int) -> bool:
     """Return whether a record is late. A record exactly at the watermark is late.
 
+    `ShardTask` counts late records and drops them. `late_records` of Spark's frames, and without
+    Spark `put_late`, give them to `stream.late`.
+
     >>> is_late(100, 100), is_late(101, 100)
     (True, False)
     """

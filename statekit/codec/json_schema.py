@@ -87,7 +87,7 @@ class JsonSchemas:
         self._names: dict[tuple[Schema, tuple[tuple[str, str], ...]], str] = {}
 
     def of_value(self, schema: Schema) -> JsonSchema:
-        """Return the JSON Schema of values in the form of `generic_decoder`."""
+        """Return the JSON Schema of values in the form of `json_value_decoder`."""
         return self._shown(schema, MappingProxyType({}))
 
     def of_key(self, schema: Schema) -> JsonSchema:

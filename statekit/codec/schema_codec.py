@@ -66,7 +66,7 @@ def _json_type(schema: Schema, *, all_fields: bool) -> Any:
     return None
 
 
-def generic_decoder(
+def json_value_decoder(
     schema: Schema,
     codec_name: str = "msgpack",
     allow_pickle: bool = False,
@@ -90,7 +90,7 @@ def generic_decoder(
 
     >>> from statekit.codec.value_codec import value_codec
     >>> from statekit.codec.schema import schema_of
-    >>> read = generic_decoder(schema_of(dict[str, dt.date]))
+    >>> read = json_value_decoder(schema_of(dict[str, dt.date]))
     >>> read(value_codec(dict[str, dt.date]).encode({"new year": dt.date(2013, 1, 1)}))
     {'new year': '2013-01-01'}
     """
@@ -147,7 +147,7 @@ class _ToJson(ValueWalk):
     """Converts decoded MessagePack values, and decoded keys, to JSON.
 
     Parameters:
-        as_stored: as for `generic_decoder`.
+        as_stored: as for `json_value_decoder`.
     """
 
     def __init__(self, as_stored: bool = False) -> None:
@@ -208,7 +208,7 @@ def is_shown_as_scalar(schema: Schema) -> bool:
 
 
 def json_value_encoder(schema: Schema) -> Callable[[Json], bytes]:
-    """Return an encoder of JSON values in the form of `generic_decoder`. It does not need the
+    """Return an encoder of JSON values in the form of `json_value_decoder`. It does not need the
     user's classes.
 
     JSON has None for a field that the stored row does not have. Such a field is left out, so that
@@ -300,17 +300,17 @@ def _has_none(schema: Schema) -> bool:
 # ------------------------------------------------------------------ keys
 
 
-def generic_key_decoder(schema: Schema) -> Callable[..., tuple[Json, int]]:
+def json_key_decoder(schema: Schema) -> Callable[..., tuple[Json, int]]:
     """Return a decoder of stored keys. It does not need the user's classes.
 
     Returns:
-        `(data, offset=0)` to the key, in the form that `generic_decoder` gives values, and the
+        `(data, offset=0)` to the key, in the form that `json_value_decoder` gives values, and the
         offset after it.
 
     >>> from statekit.codec.key_codec import key_codec
     >>> from statekit.codec.schema import schema_of
     >>> stored = key_codec(tuple[str, int]).encode(("UA", 1))
-    >>> generic_key_decoder(schema_of(tuple[str, int]))(stored)
+    >>> json_key_decoder(schema_of(tuple[str, int]))(stored)
     (['UA', 1], 12)
     """
     decode = schema_key_codec(schema).decode
@@ -322,7 +322,7 @@ def generic_key_decoder(schema: Schema) -> Callable[..., tuple[Json, int]]:
     return decode_json
 
 
-def generic_key_encoder(schema: Schema) -> Callable[[Json], bytes]:
+def text_key_encoder(schema: Schema) -> Callable[[Json], bytes]:
     """Return an encoder of keys given as text or JSON.
 
     A str key is the text itself. For every other type the text is parsed: `5`, `true`,
@@ -334,7 +334,7 @@ def generic_key_encoder(schema: Schema) -> Callable[[Json], bytes]:
 
     >>> from statekit.codec.key_codec import key_codec
     >>> from statekit.codec.schema import schema_of
-    >>> encode = generic_key_encoder(schema_of(tuple[str, int]))
+    >>> encode = text_key_encoder(schema_of(tuple[str, int]))
     >>> encode('["UA", 1545]') == key_codec(tuple[str, int]).encode(("UA", 1545))
     True
     """
@@ -342,10 +342,10 @@ def generic_key_encoder(schema: Schema) -> Callable[[Json], bytes]:
 
 
 def json_key_encoder(schema: Schema) -> Callable[[Json], bytes]:
-    """Return an encoder of JSON keys in the form of `generic_key_decoder`.
+    """Return an encoder of JSON keys in the form of `json_key_decoder`.
 
     Text is not parsed as JSON once more: the text `null` is not null. Where the type has no JSON of
-    its own, it is text as for `generic_key_encoder`, and an int may be text, too.
+    its own, it is text as for `text_key_encoder`, and an int may be text, too.
 
     Raises:
         StateTypeError: it is not a key of that type.

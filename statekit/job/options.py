@@ -1,4 +1,8 @@
-"""Options of a run in every runtime. Users pass them to `Job.run` and `Job.start`."""
+"""Options of a run in every runtime. Users pass them to `Job.run` and `Job.start`.
+
+An option has its type in `RunArguments` or `StartArguments`, for the type checkers of users, and
+its default in `RunOptions` or `StartOptions`, which the runtimes read.
+"""
 
 from __future__ import annotations
 

@@ -467,6 +467,11 @@ class Coordinator:
         )
         self.repository.commit(manifest)
         self._held_back.warn(manifest)
+        self._follow(manifest)
+        return manifest
+
+    def _follow(self, manifest: EpochManifest) -> None:
+        """Make a committed epoch the last one: remove its note, and collect what it replaced."""
         self.last = self.layout = manifest
         self._before = self.job_file
         if self.note is None:
@@ -478,7 +483,6 @@ class Coordinator:
             self._collection.committed(manifest.epoch)
         if self._recordings is not None:
             self._recordings.committed(manifest.epoch)
-        return manifest
 
     def close(self, *, at_once: bool = False) -> None:
         """End background work, as `BackgroundCollection.close` does."""

@@ -78,20 +78,7 @@ class ShardTask:
         }
         self._timers = process.bind_timers(self.scope, backend, plan)
         self._late_us = process.late_us(plan)
-        self._buffer: EventTimeBuffer | None = None
-        if process.ordered is not None:
-            codec, given_up = process.codec_of_buffered(plan)
-            self._buffer = EventTimeBuffer(
-                plan,
-                self.batch,
-                backend,
-                codec,
-                process.key_codec,
-                self._wakes_at,
-                process.handles_timers,
-                process.tie_order(plan),
-                given_up,
-            )
+        self._buffer = self._opened_buffer()
         self.context = Context(self.scope, plan.shard, self._timers)
         self._call, self._arguments = process.signature.bind(self.states, self.context)
         self._callbacks = process.bind_callbacks(self.states, self.context)
@@ -105,6 +92,26 @@ class ShardTask:
         # Those of due clocks are noted again if anything is left that is not due.
         waiting = plan.base.wake_us.items() if has_time else ()
         self.wake_us = {clock: at for clock, at in waiting if clock not in plan.due_clocks}
+
+    def _opened_buffer(self) -> EventTimeBuffer | None:
+        """Return the buffer of records that wait for their time; None if the order is that of
+        arrival.
+        """
+        process, plan = self._process, self._plan
+        if process.ordered is None:
+            return None
+        codec, given_up = process.codec_of_buffered(plan)
+        return EventTimeBuffer(
+            plan,
+            self.batch,
+            self._backend,
+            codec,
+            process.key_codec,
+            self._wakes_at,
+            process.handles_timers,
+            process.tie_order(plan),
+            given_up,
+        )
 
     def broadcast(self, number: int, records: Sequence[Any]) -> None:
         """Handle broadcast records. Call it before `run`.

@@ -20,7 +20,7 @@ from typing import Any
 from statekit.checkpoint.job_file import ROW_MARK, PastState, StateRecord
 from statekit.codec.field_renaming import FieldRenaming
 from statekit.codec.schema import Schema
-from statekit.codec.schema_codec import generic_decoder
+from statekit.codec.schema_codec import json_value_decoder
 from statekit.codec.schema_evolution import is_same_type, why_unreadable
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import (
@@ -121,7 +121,7 @@ class Hook:
         """Return a decoder from rows of one generation to the hook's argument."""
         if self.codec is not None:
             return self.codec.decode
-        return generic_decoder(value_schema(rows[-1]), rows[-1].codec, as_stored=True)
+        return json_value_decoder(value_schema(rows[-1]), rows[-1].codec, as_stored=True)
 
 
 @dataclass(frozen=True)
@@ -278,11 +278,11 @@ def row_decoder(state: StateRecord, allow_pickle: bool = False) -> Decode:
     Raises:
         QueryError: they are pickled and `allow_pickle` is False.
     """
-    own = generic_decoder(value_schema(state), state.codec, allow_pickle)
+    own = json_value_decoder(value_schema(state), state.codec, allow_pickle)
     if not state.generation:
         return own
     decoders = {state.generation: own}
     for generation, rows in state.past_generations.items():
         last = rows[-1]
-        decoders[generation] = generic_decoder(value_schema(last), last.codec, allow_pickle)
+        decoders[generation] = json_value_decoder(value_schema(last), last.codec, allow_pickle)
     return _by_generation(state.name, decoders)

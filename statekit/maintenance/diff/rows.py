@@ -16,7 +16,7 @@ from statekit.checkpoint.job_file import TIMERS, WAITING, OperatorRecord, StateR
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
 from statekit.codec.schema import Schema
-from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
+from statekit.codec.schema_codec import json_key_decoder, json_value_decoder
 from statekit.codec.schema_evolution import keeps_keys
 from statekit.codec.value_codec import PickleCodec
 from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
@@ -51,14 +51,14 @@ class FamilyRows:
         self._shape = None if self.state is None else self.state.shape
         self.is_local = self.state is not None and self.state.is_local
         if not self.is_local:
-            self._decode_key = generic_key_decoder(key_schema(operator))
+            self._decode_key = json_key_decoder(key_schema(operator))
         self._identified_by = _identified_by(operator, name, self.state)
         if self.state is not None:
             self._decode = _value_decoder(self.state, allow_pickle)
             if self._shape is RowShape.ENTRIES:
-                self._decode_subkey = generic_key_decoder(Schema.from_json(self.state.types["key"]))
+                self._decode_subkey = json_key_decoder(Schema.from_json(self.state.types["key"]))
         elif name == WAITING:
-            self._decode = generic_decoder(Schema.from_json(operator.ordered))
+            self._decode = json_value_decoder(Schema.from_json(operator.ordered))
 
     @property
     def type(self) -> str:

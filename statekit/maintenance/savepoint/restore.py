@@ -10,9 +10,11 @@ import io
 import uuid
 from collections.abc import Iterable
 
+from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.paths import SPARK
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.spark_log import METADATA, new_metadata
 from statekit.clock import now_us, unique_id
 from statekit.errors import RestoreError
@@ -118,11 +120,7 @@ def import_savepoint(
         CorruptCheckpointError: a file of the savepoint is missing or altered.
         FencedError: a job committed an epoch meanwhile.
     """
-    if (latest := repository.latest_epoch()) is not None:
-        raise RestoreError(
-            f"{repository.url} has epochs up to {latest}, and a savepoint is restored into a new "
-            "checkpoint: pass another one"
-        )
+    _check_without_epochs(repository)
     file = savepoint.file
     groups = check_groups(file.job.key_groups if key_groups is None else key_groups)
     shards = min(file.parallelism, groups) if parallelism is None else parallelism
@@ -138,13 +136,10 @@ def import_savepoint(
         parallelism=shards,
         specs=specs,
     )
-    stored = repository.newest_job_file()  # of a start that never committed
-    checkpoint_id = unique_id() if stored is None else stored[0].id
-    _, reference = repository.ensure_job_file(job.model_copy(update={"id": checkpoint_id}))
     replace_spark_files(repository, savepoint.spark())
     manifest = EpochManifest(
         job=job.name,
-        job_file=reference,
+        job_file=_stored_job_file(repository, job),
         previous=None,
         cause="savepoint",
         whole=True,
@@ -162,6 +157,29 @@ def import_savepoint(
     )
     repository.commit(manifest)
     return manifest
+
+
+def _check_without_epochs(repository: Repository) -> None:
+    """Check that a checkpoint has no epochs.
+
+    Raises:
+        RestoreError: it has.
+    """
+    if (latest := repository.latest_epoch()) is not None:
+        raise RestoreError(
+            f"{repository.url} has epochs up to {latest}, and a savepoint is restored into a new "
+            "checkpoint: pass another one"
+        )
+
+
+def _stored_job_file(repository: Repository, job: JobFile) -> FileRef:
+    """Store the job file of the first epoch, with the id of a start that never committed, if there
+    was one.
+    """
+    stored = repository.newest_job_file()
+    checkpoint_id = unique_id() if stored is None else stored[0].id
+    _, reference = repository.ensure_job_file(job.model_copy(update={"id": checkpoint_id}))
+    return reference
 
 
 def replace_spark_files(repository: Repository, files: Iterable[tuple[str, bytes]]) -> None:

@@ -34,7 +34,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
 from statekit.codec.key_codec import KeyCodec, schema_key_codec
 from statekit.codec.schema import Schema
-from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
+from statekit.codec.schema_codec import json_key_decoder, json_value_decoder
 from statekit.errors import CorruptCheckpointError, QueryError, StatekitError, StorageError
 from statekit.keygroup import group_of_row, pack_group
 from statekit.maintenance.row_keys import Entry, KeyedRows, RowKeyParts
@@ -101,7 +101,7 @@ class RowChecks:
             self._subkeys[TIMERS] = timer_of_row
             self._values[TIMERS] = _check_nothing
         if operator.ordered is not None:
-            decode = generic_decoder(Schema.from_json(operator.ordered))
+            decode = json_value_decoder(Schema.from_json(operator.ordered))
             self._subkeys[WAITING] = lambda subkey: decode(record_of_row(subkey))
             self._values[WAITING] = _check_nothing
         self._eras = {state.name: state.expiry_era for state in operator.states if state.era}
@@ -443,7 +443,7 @@ def _key_text(operator: OperatorRecord, fault: RowFault) -> str:
     if not operator.key or fault.family == EXPIRY:
         return text
     try:
-        key = generic_key_decoder(key_schema(operator))(fault.row_key, start)[0]
+        key = json_key_decoder(key_schema(operator))(fault.row_key, start)[0]
     except StatekitError:
         return text
     return f"key {json.dumps(key)}, {text}"

@@ -19,11 +19,11 @@ from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
 from statekit.codec.key_codec import KeyCodec, schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import (
-    generic_key_decoder,
-    generic_key_encoder,
     is_shown_as_scalar,
+    json_key_decoder,
     json_key_encoder,
     json_value_encoder,
+    text_key_encoder,
 )
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import QueryError, StateTypeError
@@ -87,8 +87,8 @@ class KeyForms:
     def __init__(self, schema: Schema, codec: KeyCodec[Any] | None) -> None:
         self._is_typed = codec is not None
         self._codec: KeyCodec[Any] = schema_key_codec(schema) if codec is None else codec
-        self.decode = generic_key_decoder(schema) if codec is None else codec.decode
-        self._of_json, self._of_text = json_key_encoder(schema), generic_key_encoder(schema)
+        self.decode = json_key_decoder(schema) if codec is None else codec.decode
+        self._of_json, self._of_text = json_key_encoder(schema), text_key_encoder(schema)
 
     def encode(self, key: Any) -> bytes:
         """Return the bytes of a key: as the function has it; without the function also as JSON, or

@@ -31,7 +31,7 @@ from statekit.checkpoint.era import PERMANENT
 from statekit.checkpoint.job_file import TIMERS, WAITING, StateRecord
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema import Schema
-from statekit.codec.schema_codec import generic_decoder
+from statekit.codec.schema_codec import json_value_decoder
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import CorruptCheckpointError, QueryError
 from statekit.query.tables.columns import (
@@ -382,7 +382,7 @@ class _Fields:
 
 def _pickled(schema: Schema, allow_pickle: bool) -> TableColumn:
     """Return the column of pickled values, as the text that `repr` returns."""
-    decoder = cache(lambda: generic_decoder(schema, PickleCodec.name, allow_pickle))
+    decoder = cache(lambda: json_value_decoder(schema, PickleCodec.name, allow_pickle))
 
     def array(parts: RowParts) -> pa.Array:
         decode, (values, earlier) = decoder(), parts.by_generation

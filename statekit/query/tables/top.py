@@ -15,7 +15,7 @@ from statekit.checkpoint.job_file import WAITING, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.references import follows_by_files, own_files
 from statekit.checkpoint.retention import still_kept
-from statekit.codec.schema_codec import generic_key_decoder
+from statekit.codec.schema_codec import json_key_decoder
 from statekit.errors import QueryError, StateTypeError
 from statekit.keygroup import group_of_row
 from statekit.number_faults import int_fault
@@ -111,7 +111,7 @@ def first_keys(
         groups: Counter[int] = Counter()
         batches = keyed_batches(checkpoint.repository, record, checkpoint.manifest, families)
         largest = heapq.nlargest(limit, _sizes(batches, record, groups, by))
-    decode = generic_key_decoder(key_schema(record)) if record.key else None
+    decode = json_key_decoder(key_schema(record)) if record.key else None
     keys = [
         TopKey(size.state, decode(size.key)[0] if decode else None, size.rows, size.row_bytes)
         for size in largest
@@ -205,7 +205,7 @@ def _most_written(
             "counted: it is the first kept one, and the epoch before it was collected. Count up to "
             "a later epoch, or keep more epochs with retention="
         )
-    decode = generic_key_decoder(key_schema(record)) if record.key else None
+    decode = json_key_decoder(key_schema(record)) if record.key else None
     keys = [
         TopKey(state, decode(key)[0] if decode else None, writes=count)
         for (state, key), count in writes.most_common(limit)

@@ -61,7 +61,8 @@ def check(
         depth: the number of histories: "quick", "normal" or "deep"; None for the depth that pytest
             was given with `--statekit-depth`, or "normal".
         history: check this history only: records by epoch, or by epoch and source.
-        examples: the number of histories for each property, instead of that of the depth.
+        examples: the number of histories for each property, instead of that of the depth. Some
+            properties try a multiple of it, or a part of it, at least one history.
         seed: selects the histories; None for the seed that pytest was given, or 0.
         seconds: the time limit of the search, in seconds; None for no limit.
         invariant: takes the records of a history, and the records that are emitted for them. It

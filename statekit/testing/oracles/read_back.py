@@ -13,7 +13,7 @@ from typing import Any
 
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.state_kinds import RowShape
-from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
+from statekit.codec.schema_codec import json_key_decoder, json_value_decoder
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.plan import Operator
@@ -213,7 +213,7 @@ def _shown(
     process: Process[Any, Any, Any], spec: StateSpec, values: Mapping[Any, Any]
 ) -> dict[str, Any]:
     """Return the values of keys as a reader shows them, by the texts of its keys."""
-    of, key_shown = _shows(spec), generic_key_decoder(process.key_codec.schema)
+    of, key_shown = _shows(spec), json_key_decoder(process.key_codec.schema)
     found: dict[str, Any] = {}
     for key, value in values.items():
         match spec.kind.shape:
@@ -223,7 +223,7 @@ def _shown(
                 made = list(map(of, value))
             case RowShape.ENTRIES:
                 assert spec.key_codec is not None
-                place_shown = generic_key_decoder(spec.key_codec.schema)
+                place_shown = json_key_decoder(spec.key_codec.schema)
                 encode = spec.key_codec.encode
                 made = _in_order((place_shown(encode(own))[0], of(v)) for own, v in value.items())
         found[repr(hashable(key_shown(process.key_codec.encode(key))[0]))] = made
@@ -245,5 +245,5 @@ def _in_order(entries: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 def _shows(spec: StateSpec) -> Callable[[Any], Any]:
     """Return a function that returns a value of a state as a reader shows it."""
-    shown = generic_decoder(spec.codec.schema, spec.codec.name, allow_pickle=True)
+    shown = json_value_decoder(spec.codec.schema, spec.codec.name, allow_pickle=True)
     return lambda value: shown(spec.codec.encode(value))

@@ -17,9 +17,9 @@ from statekit.codec.json_schema import JsonSchemas
 from statekit.codec.key_codec import key_codec
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.schema_codec import (
-    generic_decoder,
-    generic_key_decoder,
+    json_key_decoder,
     json_key_encoder,
+    json_value_decoder,
     json_value_encoder,
 )
 from statekit.codec.value_codec import value_codec
@@ -65,7 +65,7 @@ def test_what_is_shown_of_a_value_fits_the_schema_of_its_type(pair: tuple[Any, A
     except StateTypeError:
         return  # such as a union of two members that have one name
     if codec.accepts(value):
-        shown = generic_decoder(stored(annotation))(codec.encode(value))
+        shown = json_value_decoder(stored(annotation))(codec.encode(value))
         value_validator(annotation).validate(as_json(shown))
 
 
@@ -84,7 +84,7 @@ def test_json_of_a_value_is_that_value_again_unless_several_members_of_a_union_l
     if not codec.accepts(value):
         return
     stored_value = codec.decode(codec.encode(value))
-    shown = generic_decoder(stored(annotation))(codec.encode(value))
+    shown = json_value_decoder(stored(annotation))(codec.encode(value))
     try:
         encoded = json_value_encoder(stored(annotation))(as_json(shown))
     except StateTypeError as error:
@@ -102,7 +102,7 @@ def test_what_is_shown_of_a_key_fits_the_schema_and_is_that_key_again(
     key = data.draw(of.keys)
     encoded = key_codec(of.annotation).encode(key)
     schema = stored(of.annotation)
-    shown = as_json(hashable(generic_key_decoder(schema)(encoded)[0]))
+    shown = as_json(hashable(json_key_decoder(schema)(encoded)[0]))
     key_validator(of.annotation).validate(shown)
     assert json_key_encoder(schema)(shown) == encoded
 

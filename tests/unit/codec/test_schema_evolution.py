@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from statekit.codec.schema import schema_of
-from statekit.codec.schema_codec import generic_decoder
+from statekit.codec.schema_codec import json_value_decoder
 from statekit.codec.schema_evolution import is_same_type, why_unreadable
 from statekit.codec.value_codec import ValueCodec, value_codec
 from statekit.errors import StateTypeError
@@ -51,7 +51,9 @@ def test_an_empty_dict_of_one_kind_reads_as_one_of_another() -> None:
     now = value_codec(dict[str, bool] | dict[tuple[int], frozenset[str]])
     row = before.encode({})
     assert now.decode(row) == {}
-    assert agrees(generic_decoder(now.schema)(row), generic_decoder(now.schema)(now.encode({})))
+    assert agrees(
+        json_value_decoder(now.schema)(row), json_value_decoder(now.schema)(now.encode({}))
+    )
 
 
 @MANY
@@ -71,8 +73,8 @@ def test_a_change_that_is_reported_readable_reads_as_expected(data: st.DataObjec
     assert reader.accepts(read)
     assert typed(plain(read)) == typed(expected(old, new, value))
     # Without the classes: what is stored, and nothing that contradicts what a program reads.
-    shown = generic_decoder(reader.schema)(row)
-    assert agrees(shown, generic_decoder(reader.schema)(reader.encode(read)))
+    shown = json_value_decoder(reader.schema)(row)
+    assert agrees(shown, json_value_decoder(reader.schema)(reader.encode(read)))
 
 
 def agrees(shown: Any, whole: Any) -> bool:

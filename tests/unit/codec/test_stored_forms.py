@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.codec.schema import Schema, schema_of
-from statekit.codec.schema_codec import generic_decoder
+from statekit.codec.schema_codec import json_value_decoder
 from statekit.codec.value_check import NESTING_MAX
 from statekit.codec.value_codec import value_codec
 from statekit.errors import StateTypeError
@@ -55,7 +55,7 @@ def test_accepted_values_are_read_back_by_the_codec_and_by_a_reader_without_clas
     if codec.exact(value):
         assert shape(stored) == shape(value)
     schema = Schema.from_json(schema_of(annotation).to_json())
-    generic_decoder(schema)(data)
+    json_value_decoder(schema)(data)
     column_of(schema, data)
 
 
@@ -92,7 +92,7 @@ def test_none_of_a_literal_in_a_union_is_read_back(annotation: Any, value: Any, 
     codec = value_codec(annotation)
     assert codec.accepts(value)
     assert codec.decode(codec.encode(value)) == value
-    assert generic_decoder(schema_of(annotation))(codec.encode(value)) == shown
+    assert json_value_decoder(schema_of(annotation))(codec.encode(value)) == shown
 
 
 def test_a_member_of_a_union_that_keeps_a_value_comes_before_one_that_converts_it() -> None:
@@ -175,7 +175,7 @@ each_link = pytest.mark.parametrize(
 def test_a_value_of_the_most_levels_allowed_is_stored_and_read(
     annotation: Any, step: int, link: Callable[[Any], Any]
 ) -> None:
-    codec, show = value_codec(annotation), generic_decoder(schema_of(annotation))
+    codec, show = value_codec(annotation), json_value_decoder(schema_of(annotation))
     for levels in range(1, NESTING_MAX // step + 1):
         value = chain(levels, link)
         assert codec.accepts(value)

@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from statekit.codec.key_codec import dynamic_key_codec, key_codec
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.schema_codec import (
-    generic_decoder,
-    generic_key_decoder,
-    generic_key_encoder,
+    json_key_decoder,
     json_key_encoder,
+    json_value_decoder,
+    text_key_encoder,
 )
 from statekit.codec.value_codec import PickleCodec, value_codec
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
@@ -438,7 +438,7 @@ def test_value_can_be_shown_without_its_class(
     annotation: Any, values: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
     codec = CODECS[schema_of(annotation).brief]
-    show = generic_decoder(codec.schema)
+    show = json_value_decoder(codec.schema)
     msgspec.json.encode(show(codec.encode(data.draw(values))))
 
 
@@ -467,7 +467,7 @@ def test_any_bytes_are_corrupt_or_a_value(
     annotation: Any, values: st.SearchStrategy[Any], data: bytes
 ) -> None:
     codec = CODECS[schema_of(annotation).brief]
-    show = generic_decoder(codec.schema)
+    show = json_value_decoder(codec.schema)
     with contextlib.suppress(CorruptCheckpointError):
         assert codec.accepts(codec.decode(data))
     with contextlib.suppress(CorruptCheckpointError):
@@ -752,8 +752,8 @@ def test_pickle_codec_marks_an_annotation() -> None:
 def test_reader_must_ask_for_unpickling() -> None:
     codec = PickleCodec().codec(complex)
     with pytest.raises(QueryError, match="allow_pickle=True"):
-        generic_decoder(codec.schema, "pickle")
-    assert generic_decoder(codec.schema, "pickle", True)(codec.encode(1j)) == "1j"
+        json_value_decoder(codec.schema, "pickle")
+    assert json_value_decoder(codec.schema, "pickle", True)(codec.encode(1j)) == "1j"
 
 
 def test_pickled_bytes_that_are_damaged_are_corrupt() -> None:
@@ -772,7 +772,7 @@ def iter_forever() -> typing.Iterator[int]:
 
 def test_codec_of_a_newer_version_is_refused() -> None:
     with pytest.raises(QueryError, match="update statekit"):
-        generic_decoder(Schema("int"), "avro")
+        json_value_decoder(Schema("int"), "avro")
 
 
 # ------------------------------------------------------------------ without the classes
@@ -808,7 +808,7 @@ def test_codec_of_a_newer_version_is_refused() -> None:
 )
 def test_value_is_shown_as_json(annotation: Any, value: Any, shown: Any) -> None:
     codec = value_codec(annotation)
-    assert generic_decoder(codec.schema)(codec.encode(value)) == shown
+    assert json_value_decoder(codec.schema)(codec.encode(value)) == shown
 
 
 @pytest.mark.parametrize(
@@ -842,10 +842,10 @@ def test_value_is_shown_as_json(annotation: Any, value: Any, shown: Any) -> None
 )
 def test_key_is_parsed_and_shown_as_json(annotation: Any, key: Any, texts: Any, shown: Any) -> None:
     codec = key_codec(annotation)
-    encode = generic_key_encoder(codec.schema)
+    encode = text_key_encoder(codec.schema)
     encoded = codec.encode(key)
     assert [encode(text) for text in texts] == [encoded] * len(texts)
-    assert generic_key_decoder(codec.schema)(encoded) == (shown, len(encoded))
+    assert json_key_decoder(codec.schema)(encoded) == (shown, len(encoded))
 
 
 class Swapped(enum.Enum):
@@ -861,7 +861,7 @@ def test_a_key_that_is_shown_as_json_is_read_as_the_same_key(
 ) -> None:
     codec = key_codec(of.annotation)
     encoded = codec.encode(data.draw(of.keys))
-    shown, _ = generic_key_decoder(codec.schema)(encoded)
+    shown, _ = json_key_decoder(codec.schema)(encoded)
     assert json_key_encoder(codec.schema)(json.loads(json.dumps(shown))) == encoded
 
 
@@ -914,14 +914,14 @@ def test_json_that_is_not_a_key_is_refused(annotation: Any, data: Any) -> None:
 )
 def test_text_that_is_not_a_key_is_refused(annotation: Any, text: Any) -> None:
     with pytest.raises(StateTypeError):
-        generic_key_encoder(schema_of(annotation))(text)
+        text_key_encoder(schema_of(annotation))(text)
 
 
 def test_an_object_that_is_not_a_key_says_what_is_wrong() -> None:
     with pytest.raises(StateTypeError, match="it is an object, and no list"):
-        generic_key_encoder(schema_of(tuple[str, int]))({"a": "x", "b": 1})
+        text_key_encoder(schema_of(tuple[str, int]))({"a": "x", "b": 1})
     with pytest.raises(StateTypeError, match="it has no 'minutes'"):
-        generic_key_encoder(schema_of(_Flown))({"tail": "N1"})
+        text_key_encoder(schema_of(_Flown))({"tail": "N1"})
 
 
 class _Flown(NamedTuple):
@@ -934,11 +934,11 @@ class _Flown(NamedTuple):
 )
 def test_dynamic_key_is_parsed_and_shown_as_json(text: str, key: Any) -> None:
     codec = dynamic_key_codec()
-    encoded = generic_key_encoder(codec.schema)(text)
+    encoded = text_key_encoder(codec.schema)(text)
     assert encoded == codec.encode(key)
-    shown, end = generic_key_decoder(codec.schema)(encoded)
+    shown, end = json_key_decoder(codec.schema)(encoded)
     assert end == len(encoded)
-    assert codec.encode(key) == generic_key_encoder(codec.schema)(
+    assert codec.encode(key) == text_key_encoder(codec.schema)(
         shown if not isinstance(shown, str) else f'"{shown}"'
     )
 
@@ -963,7 +963,7 @@ def test_a_struct_in_a_union_with_a_dict_of_pairs_is_shown_as_a_struct() -> None
         row: int
 
     codec = value_codec(Seat | dict[tuple[int, str], int] | None)
-    show = generic_decoder(codec.schema)
+    show = json_value_decoder(codec.schema)
     assert show(codec.encode(Seat(12))) == {"row": 12}
     assert show(codec.encode({(12, "A"): 1})) == [[[12, "A"], 1]]
     assert show(codec.encode(None)) is None
@@ -991,10 +991,10 @@ def test_numbers_that_json_does_not_have_are_text_in_plain_data(
         annotation, {number: number} if annotation == dict[float, float] else [number]
     )
     stored = value_codec(annotation).encode(value)
-    shown = generic_decoder(schema_of(annotation))(stored)
+    shown = json_value_decoder(schema_of(annotation))(stored)
     text = json.dumps(shown, allow_nan=False)
     assert json.dumps(number) in text  # json has the names that JSON texts have
-    as_stored = generic_decoder(schema_of(annotation), as_stored=True)(stored)
+    as_stored = json_value_decoder(schema_of(annotation), as_stored=True)(stored)
     assert repr(as_stored).count(repr(number)) >= 1
 
 
@@ -1009,7 +1009,7 @@ def test_fields_that_an_older_row_does_not_have_are_null_in_plain_data() -> None
         ),
     ):
         data = msgspec.msgpack.encode(row)
-        assert generic_decoder(schema_of(schema))(data) == shown
-        assert generic_decoder(schema_of(schema), as_stored=True)(data) == stored
+        assert json_value_decoder(schema_of(schema))(data) == shown
+        assert json_value_decoder(schema_of(schema), as_stored=True)(data) == stored
     with pytest.raises(CorruptCheckpointError, match="Expected `float`, got `str`"):
-        generic_decoder(schema_of(Weighed))(msgspec.msgpack.encode({"grams": "much"}))
+        json_value_decoder(schema_of(Weighed))(msgspec.msgpack.encode({"grams": "much"}))

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import statekit as sk
 from statekit.checkpoint.job_file import JobFile
-from statekit.codec.schema_codec import generic_key_decoder
+from statekit.codec.schema_codec import json_key_decoder
 from statekit.job.plan import Operator
 from statekit.server.admission.access import digest_of
 from statekit.server.app import ROUTES
@@ -69,7 +69,7 @@ def shown_key(kind: served_types.Kind, record: Any) -> Any:
     codec = kind.function.key_codec
     fields = [getattr(record, name) for name in kind.function.key]
     key = fields[0] if len(fields) == 1 else tuple(fields)
-    return generic_key_decoder(codec.schema)(codec.encode(key))[0]
+    return json_key_decoder(codec.schema)(codec.encode(key))[0]
 
 
 def check_state(client: httpx.Client, api: OpenApi, place: str, keys: list[Any]) -> None:

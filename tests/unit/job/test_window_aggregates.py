@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.functions.process import Process
+from statekit.job.windows.accumulation import Accumulation
 from statekit.job.windows.sliding import Sliding
 from statekit.job.windows.window_kind import Window
+from statekit.records.result_type import ResultRecords
 from statekit.testing import Harness
 from tests.support.instants import after, at
 from tests.unit.job.test_windows_combined import (
@@ -117,6 +119,30 @@ def test_records_are_combined_before_the_shuffle_once_for_all_aggregates() -> No
         ("first", None),
         ("first", None),
     ]
+
+
+class Doubled(sk.Sum):
+    """Twice the sum: it adds another value than that of its only part."""
+
+    def accumulation(self, results: ResultRecords) -> Accumulation:
+        def doubled(sums: Sequence[Any]) -> list[Any]:
+            return [None if each is None else 2 * each for each in sums]
+
+        own = super().accumulation(results)
+        return own._replace(value_of=lambda event: doubled([event.value])[0], added=doubled)
+
+
+@pytest.mark.parametrize("options", [{}, {"allowed_lateness": "5 s"}, {"ordered": True}])
+@pytest.mark.parametrize("window", [sk.tumbling("10 s"), sk.sliding("10 s", "3 s")])
+def test_what_combined_rows_add_is_up_to_the_aggregate(
+    window: Window, options: dict[str, Any]
+) -> None:
+    pair = {"doubled": Doubled("value"), "total": sk.Sum("value")}
+    harness = Harness(declared(pair, window, **options))
+    assert harness.send(Event("a", at(1), 3), Event("a", at(2), None), Event("b", at(2), 4)) == []
+    results = harness.advance_watermark(LAST)
+    assert results
+    assert all(each.doubled == 2 * each.total for each in results)
 
 
 @pytest.mark.parametrize("window", [sk.tumbling("10 s"), sk.session("3 s")])

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from hypothesis import settings
 
+from tests.support.collection import Collection
 from tests.support.distribution import Scopes, scope_of
 from tests.support.durations import LONG_S, Durations, Measured
 from tests.support.effort import SOAK
@@ -65,6 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Collection())
     if config.getoption("--store-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Measured())
 
@@ -90,14 +92,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scopes:
 def _leave_to_soak(config: pytest.Config, items: list[pytest.Item], durations: Durations) -> None:
     """Leave out what runs in `make soak` alone, unless it is named with its parameters."""
     always = (*ONCE, *(name for name in config.args if "[" in name))
-    share = {item.nodeid for item in items}
+    share = {item.nodeid for item in items if not item.get_closest_marker("soak")}
     if not config.getoption("--whole"):
-        share = durations.share_of(item.nodeid for item in items)
+        share = durations.share_of(item.nodeid for item in items if item.nodeid in share)
     left = [
-        item
-        for item in items
-        if (item.get_closest_marker("soak") or item.nodeid not in share)
-        and not item.nodeid.startswith(always)
+        item for item in items if item.nodeid not in share and not item.nodeid.startswith(always)
     ]
     config.hook.pytest_deselected(items=left)
     left_out = set(left)

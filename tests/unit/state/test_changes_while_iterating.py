@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NamedTuple
 
-import pytest
-
 import statekit as sk
 from statekit.testing import Harness
+from tests.support.pairwise import with_pairs
 
 
 class Step(NamedTuple):
@@ -51,11 +50,13 @@ CHANGES: dict[str, tuple[Callable[[Any], object], dict[int, list[int]]]] = {
 }
 
 
-@pytest.mark.parametrize("begun", ["before the first", "after the first"])
-@pytest.mark.parametrize("held", ["stored", "pending", "both"])
-@pytest.mark.parametrize("change", list(CHANGES))
-@pytest.mark.parametrize("way", list(ITERATIONS))
-@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+@with_pairs(
+    backend=["memory", "rocksdb"],
+    way=ITERATIONS,
+    change=CHANGES,
+    held=["stored", "pending", "both"],
+    begun=["before the first", "after the first"],
+)
 def test_a_map_is_iterated_over_as_it_was_when_iteration_began(
     backend: Any, way: str, change: str, held: str, begun: str
 ) -> None:
@@ -99,11 +100,13 @@ LIST_CHANGES: dict[str, tuple[Callable[[Any], object], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("ttl", [None, sk.TTL("1 hour", refresh="read")])
-@pytest.mark.parametrize("held", ["stored", "pending", "both"])
-@pytest.mark.parametrize("change", list(LIST_CHANGES))
-@pytest.mark.parametrize("way", list(READS))
-@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+@with_pairs(
+    backend=["memory", "rocksdb"],
+    way=READS,
+    change=LIST_CHANGES,
+    held=["stored", "pending", "both"],
+    ttl=[None, sk.TTL("1 hour", refresh="read")],
+)
 def test_a_list_is_iterated_over_as_it_was_when_iteration_began(
     backend: Any, way: str, change: str, held: str, ttl: sk.TTL | None
 ) -> None:

@@ -15,7 +15,6 @@ from typing import Annotated, Any, NamedTuple
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
@@ -30,6 +29,7 @@ from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import uploader
 from tests.support.command_line import statekit
 from tests.support.counting_job import entries, tally_job
+from tests.support.invoked import invoked
 from tests.support.places import STORED
 from tests.support.timeouts import PATIENCE_S
 
@@ -180,7 +180,7 @@ def test_wrong_usage_ends_with_two() -> None:
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help_with_an_example(command: str) -> None:
-    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"})
+    done = invoked(command, "--help", env={"COLUMNS": "80"})
     assert done.exit_code == 0
     assert "Example" in done.stdout
     assert f"statekit {command}" in done.stdout
@@ -483,7 +483,7 @@ def test_options_that_do_not_go_together_are_refused_with_advice(
 ) -> None:
     saved = STORED / "all-kinds/savepoints/s"
     filled = [word.replace("{saved}", str(saved)).replace("{}", str(checkpoint)) for word in words]
-    result = CliRunner().invoke(app, filled, env={"COLUMNS": "200"})
+    result = invoked(*filled, env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert message in " ".join(result.output.replace("│", " ").split())
 

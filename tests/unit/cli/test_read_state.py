@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 import statekit as sk
-from statekit.cli.app import app
+from tests.support.invoked import invoked
 from tests.support.places import STORED
 
 CHECKPOINT = STORED / "all-kinds"
@@ -18,7 +17,7 @@ STATES = ["account", "last", "cents", "by_method", "lately", "rates", "count", "
 
 
 def printed(*words: object, code: int = 0) -> str:
-    done = CliRunner().invoke(app, [str(word) for word in words])
+    done = invoked(*words)
     if isinstance(done.exception, sk.StatekitError):
         raise done.exception
     assert done.exit_code == code, done.output

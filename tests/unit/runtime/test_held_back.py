@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from typer.testing import CliRunner
 
 import statekit as sk
 from statekit.checkpoint.manifest import HeldBack
 from statekit.checkpoint.repository import Repository
-from statekit.cli.app import app
 from statekit.metrics.definitions import INPUT_WAIT
 from statekit.metrics.epoch_metrics import EpochMetrics
 from tests.support.instants import at
+from tests.support.invoked import invoked
 
 MINUTE = 60_000_000
 
@@ -149,9 +148,9 @@ def test_explain_inspect_and_metrics_name_the_source(tmp_path: Path) -> None:
     run(chain(), tmp_path, 0, a=[10, 20])
     waits = "waits for source 'b', which has had no record, since 1970-01-01 00:00:00"
     assert f"    first {waits}" in chain().explain(tmp_path)
-    shown = CliRunner().invoke(app, ["inspect", str(tmp_path)])
+    shown = invoked("inspect", tmp_path)
     assert "waits for source 'b'" in " ".join(shown.output.split())
-    shown = CliRunner().invoke(app, ["inspect", str(tmp_path), "--json"])
+    shown = invoked("inspect", tmp_path, "--json")
     first, _ = json.loads(shown.output)["operators"]
     assert first["event_time"]["waits_for"] == {
         "source": "b",

@@ -18,16 +18,15 @@ from typing import Any, Literal, NamedTuple
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
 import statekit as sk
-from statekit.cli.app import app
 from statekit.codec.json_form import instant_text
 from statekit.query import AsyncClient, Client
 from statekit.server.admission.access import digest_of
 from statekit.server.admission.options import ServerOptions
 from statekit.server.serve import StateServer, bound_socket, uvicorn_config
 from statekit.testing import Harness
+from tests.support.invoked import invoked
 from tests.support.served import Sale, sales, sell, server
 from tests.support.waiting import until
 
@@ -425,7 +424,7 @@ def test_a_client_gives_up_soon_if_nothing_ever_answered() -> None:
 
 def test_the_command_prints_keys_and_ranges(address: str) -> None:
     def printed(*words: str) -> tuple[int, str]:
-        done = CliRunner().invoke(app, ["query", address, *words])
+        done = invoked("query", address, *words)
         return done.exit_code, done.stdout
 
     assert printed("shop", "sales", "total", "rome") == (0, "400\n")

@@ -16,13 +16,12 @@ import msgspec
 import pyarrow.parquet as pq
 import pydantic
 import pytest
-from typer.testing import CliRunner
 
 import statekit as sk
-from statekit.cli.app import app
 from statekit.query.client import Client
 from statekit.testing import Harness
 from tests.support.change_rows import decoded_rows
+from tests.support.invoked import invoked
 from tests.support.served import server
 
 ZONE = dt.timezone(dt.timedelta(hours=2))
@@ -165,13 +164,15 @@ def keyed(kind: Any) -> tuple[Any, Any]:
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Checkpoints: one of values, and one per type of key."""
-    homes = {"values": tmp_path_factory.mktemp("values")}
+    """Checkpoints: one of values, and one with an operator per type of key."""
+    homes = {name: tmp_path_factory.mktemp(name) for name in ("values", "keys")}
     Harness(keep, checkpoint=homes["values"]).send(Start("ann"))
+    job, given = sk.Job("keys"), dict[str, list[Any]]()
     for name, row in KEYS.items():
         process, record = keyed(row.kind)
-        homes[name] = tmp_path_factory.mktemp(name)
-        Harness(process, checkpoint=homes[name]).send(record(row.value))
+        job.source(name, record).process(process, name=f"of_{name}")
+        given[name] = [record(row.value)]
+    job.run(given, checkpoint=homes["keys"])
     return homes
 
 
@@ -182,7 +183,7 @@ def address(homes: dict[str, Path]) -> Iterator[str]:
 
 
 def statekit(*words: object) -> str:
-    done = CliRunner().invoke(app, list(map(str, words)))
+    done = invoked(*words)
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -193,6 +194,12 @@ def sql(address: str, job: str, query: str, **how: Any) -> Any:
     value = answer.json()["value"]
     names = [column["name"] for column in value["columns"]]
     return [dict(zip(names, row, strict=True)) for row in value["rows"]]
+
+
+def largest(address: str, job: str, operator: str, state: str) -> Any:
+    params = {"operator": operator, "state": state}
+    answer = httpx.get(f"{address}/{job}/top", params=params, timeout=60)
+    return answer.json()["value"]["keys"][0]["key"]
 
 
 def exported(home: Path, operator: str, state: str) -> Any:
@@ -255,26 +262,27 @@ def test_ints_beyond_64_bits_are_numbers_in_all_reads(homes: dict[str, Path], ad
 def test_a_key_has_one_form_in_all_reads_and_is_found_by_it(
     name: str, homes: dict[str, Path], address: str
 ) -> None:
-    home, form, value = homes[name], KEYS[name].form, KEYS[name].value
+    home, form, value = homes["keys"], KEYS[name].form, KEYS[name].value
     as_json = json.dumps(form)
-    one, by = ("count", "one"), ("count", "by")
+    operator = f"of_{name}"
+    one, by = (operator, "one"), (operator, "by")
     optional = name in ("nothing", "something")
     text = form if isinstance(form, str) and not optional else as_json
     shown = {
         "scan": json.loads(statekit("scan", home, *one, "--json"))["key"],
         "map key": json.loads(statekit("scan", home, *by, "--json"))["map_key"],
-        "sql": sql(address, name, "from count.one")[0]["key"],
+        "sql": sql(address, "keys", f"from {operator}.one")[0]["key"],
         "export": exported(home, *one)["key"],
-        "top": json.loads(statekit("top", home, *one, "--json"))["count"]["keys"][0]["key"],
-        "keys": httpx.get(f"{address}/{name}/count/one").json()["value"]["items"][0][0],
+        "top": largest(address, "keys", *one),
+        "keys": httpx.get(f"{address}/keys/{operator}/one").json()["value"]["items"][0][0],
         "feed": json.loads(msgspec.json.encode(of_feed(home, *one).key)),
     }
     assert shown == dict.fromkeys(shown, form)
     assert json.loads(statekit("get", home, *one, text)) == 1
-    assert httpx.get(f"{address}/{name}/count/one", params={"key": as_json}).json()["value"] == 1
+    assert httpx.get(f"{address}/keys/{operator}/one", params={"key": as_json}).json()["value"] == 1
     with Client(address) as client:
-        assert client.get(name, *one, value).value == 1
-        assert client.get_text(name, *one, text).value == 1
+        assert client.get("keys", *one, value).value == 1
+        assert client.get_text("keys", *one, text).value == 1
 
 
 def test_types_of_sql_that_no_state_has_are_iso_8601(address: str) -> None:

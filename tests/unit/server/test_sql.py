@@ -9,10 +9,9 @@ from pathlib import Path
 import httpx
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
-from statekit.cli.app import app
 from statekit.server.admission.access import digest_of
+from tests.support.invoked import invoked
 from tests.support.served import Sale, sell, server
 
 RECORDS = [Sale("rome", "tea", 400), Sale("oslo", "cup", 900), Sale("rome", "pot", 2100)]
@@ -140,13 +139,13 @@ def test_a_query_whose_client_has_left_is_ended(client: httpx.Client) -> None:
     ],
 )
 def test_the_command_prints_a_result(home: Path, options: list[str], expected: str) -> None:
-    done = CliRunner().invoke(app, ["sql", str(home), QUERY, *options])
+    done = invoked("sql", home, QUERY, *options)
     assert done.exit_code == 0, done.output
     assert done.stdout == expected
 
 
 def test_the_command_prints_a_table_and_says_if_there_is_more(home: Path) -> None:
-    done = CliRunner().invoke(app, ["sql", str(home), QUERY, "--limit", "1"])
+    done = invoked("sql", home, QUERY, "--limit", 1)
     assert "oslo" in done.stdout
     assert "rome" not in done.stdout
     assert "there are more rows than 1" in done.output

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.effort import SOAK
 from tests.support.spark_drivers import share_class_archive
 from tests.support.spark_runs import Runs
 
@@ -31,6 +32,11 @@ def runs(spark: SparkSession, tmp_path: Path) -> Iterator[Runs]:
 
 @pytest.fixture(scope="session")
 def class_archive(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Makes the start of Spark drivers that tests kill take half as long."""
+    """Makes the start of Spark drivers that tests kill take half as long.
+
+    It takes longer to write than it saves for a few of them.
+    """
+    if not SOAK:
+        return
     own = tmp_path_factory.getbasetemp()
     share_class_archive(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)

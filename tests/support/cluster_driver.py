@@ -21,7 +21,7 @@ from pyspark import TaskContext
 
 import statekit as sk
 from tests.support.spark_job import Digit, Event
-from tests.support.spark_runs import drive
+from tests.support.spark_runs import SHORT_LIVED, drive
 from tests.support.timeouts import PATIENCE_S
 
 SHARDS = 4
@@ -107,7 +107,7 @@ OPTIONS = {
     "spark.pyspark.python": sys.executable,
     "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED),
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
     "spark.speculation.quantile": "0.1",

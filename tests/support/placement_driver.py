@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import statekit as sk
 import statekit.spark
-from tests.support.spark_runs import stream_of
+from tests.support.spark_runs import SHORT_LIVED, stream_of
 
 
 class Hit(NamedTuple):
@@ -38,7 +38,7 @@ def session(master: str) -> SparkSession:
     options = {
         "spark.executor.memory": "512m",
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED),
         "spark.pyspark.python": sys.executable,
         "spark.ui.enabled": "false",
     }

@@ -18,12 +18,13 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from tests.support.spark_runs import SHORT_LIVED
+
 HOSTS = ("127.0.0.1", "127.0.0.2")  # on Linux, all of 127.0.0.0/8 is this machine
 START_S = 60.0
 
 _SPARK_HOME = Path(pyspark.__file__).parent
 _SCALA = "2.13"  # workers without it look for a build of Spark to learn it
-_SHORT_LIVED = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class Cluster:
             "SPARK_LOCAL_DIRS": str(home / "local"),
             "SPARK_WORKER_DIR": str(home / "work"),
         }
-        command = ["java", *_SHORT_LIVED, "-cp", f"{_SPARK_HOME}/jars/*", main, *arguments]
+        options = ("-Xmx256m", *SHORT_LIVED, "-cp", f"{_SPARK_HOME}/jars/*")
+        command = ["java", *options, main, *arguments]
         with (home / "log").open("wb") as log:
             process = subprocess.Popen(
                 command,

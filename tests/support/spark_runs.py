@@ -19,6 +19,7 @@ import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.job.progress import RunningJob
 from statekit.query.rows.reader import CheckpointReader
+from tests.support.effort import SOAK
 from tests.support.spark_job import EVENT_SCHEMA
 from tests.support.timeouts import PATIENCE_S
 
@@ -27,8 +28,21 @@ ONCE = {"availableNow": True}
 CLASS_ARCHIVE = "STATEKIT_TEST_CLASS_ARCHIVE"
 """The environment's name for a file: classes of a JVM, to be written if absent, else to be used."""
 
-# A JVM that lives for seconds on two cores is done before its second compiler pays off.
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
+"""Options of JVMs that live for seconds on two cores: they are done before a second compiler pays
+off, and trust the bytecode of Spark.
+"""
+
+# To compile a query takes longer than to interpret it for a few rows.
+_FEW_ROWS = {
+    "spark.sql.codegen.wholeStage": "true" if SOAK else "false",
+    "spark.sql.codegen.factoryMode": "FALLBACK" if SOAK else "NO_CODEGEN",
+}
 
 
 def new_session(
@@ -36,9 +50,9 @@ def new_session(
 ) -> SparkSession:
     """Spark that keeps to itself: no UI, loopback only, temporary files in `directory`."""
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    jvm_options = f"-Djava.io.tmpdir={directory} {_SHORT_LIVED} {_class_archive()}"
+    jvm_options = f"-Djava.io.tmpdir={directory} {' '.join(SHORT_LIVED)} {_class_archive()}"
     session = (
-        SparkSession.builder.config(map=dict(options or {}))
+        SparkSession.builder.config(map={**_FEW_ROWS, **(options or {})})
         .master(master)
         .appName("statekit tests")
         .config("spark.ui.enabled", "false")

@@ -257,7 +257,7 @@ def laid_out(files: Files, home: Path) -> Iterator[tuple[Path, Path]]:
 
 
 @settings(
-    max_examples=5_000 if SOAK else 30,
+    max_examples=5_000 if SOAK else 12,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -46,7 +46,7 @@ def _killed(
 
 
 GROUPS = 70 if SOAK else 7
-POINTS_PER_GROUP = 7
+POINTS_PER_GROUP = 7 if SOAK else 4
 
 
 @pytest.mark.parametrize(

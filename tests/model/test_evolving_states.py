@@ -13,6 +13,7 @@ from statekit.maintenance.migrate import Migration
 from statekit.maintenance.sizes import counted_sizes
 from statekit.query.rows.reader import CheckpointReader
 from statekit.testing import Harness
+from tests.support.effort import SOAK
 from tests.support.evolution_driver import TYPES, Act, Kind, evolving, meant
 
 KINDS: list[Kind] = list(TYPES)
@@ -163,7 +164,7 @@ class EvolvingOnRocks(Evolving):
 
 
 SOME = settings(
-    max_examples=15,
+    max_examples=15 if SOAK else 8,
     stateful_step_count=12,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -452,7 +452,7 @@ HISTORIES = settings(
 )
 
 TestProtocol = pytest.mark.slow(Protocol.TestCase)
-TestProtocol.settings = settings(HISTORIES, max_examples=20_000 if SOAK else 30)
+TestProtocol.settings = settings(HISTORIES, max_examples=20_000 if SOAK else 14)
 
 
 def test_a_history_fails_if_relative_sizes_of_parts_are_taken_for_sizes(

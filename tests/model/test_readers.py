@@ -156,7 +156,7 @@ def values_of(held: Held, name: str) -> dict[int, Any]:
 
 TestReaders = pytest.mark.slow(Readers.TestCase)
 TestReaders.settings = settings(
-    max_examples=5_000 if SOAK else 8,
+    max_examples=5_000 if SOAK else 4,
     stateful_step_count=6,
     deadline=None,
     derandomize=not SOAK,

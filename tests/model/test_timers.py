@@ -14,6 +14,7 @@ import statekit as sk
 from statekit.checkpoint.job_file import TIMERS, Clock
 from statekit.testing.machines import JobMachine
 from statekit.testing.process_model import ProcessModel
+from tests.support.effort import SOAK
 from tests.support.instants import at
 
 Emitted = dict[str, list[Any]]
@@ -116,6 +117,8 @@ class RocksTimerMachine(TimerMachine):
 
 
 TestTimers = TimerMachine.TestCase
-TestTimers.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestTimers.settings = settings(
+    max_examples=60 if SOAK else 30, stateful_step_count=20, deadline=None
+)
 TestRocksTimers = RocksTimerMachine.TestCase
 TestRocksTimers.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)

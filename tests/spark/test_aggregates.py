@@ -59,6 +59,7 @@ def _as_parquet_has_it(value: Any) -> Any:
     return value // dt.timedelta(microseconds=1) if isinstance(value, dt.timedelta) else value
 
 
+@pytest.mark.soak
 def test_results_and_states_are_those_of_a_run_in_one_process(runs: Runs) -> None:
     given, sink = _sales(), sk.sinks.parquet(runs.home / "out")
     for piece in pieces(given, 20):

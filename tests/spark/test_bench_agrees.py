@@ -27,6 +27,8 @@ from tests.bench.time_on_spark import SparkSessions, StatekitSessions, session_m
 from tests.bench.workload import entries, events, moments, orders_and_offers
 from tests.support.spark_runs import parquet_rows
 
+pytestmark = pytest.mark.soak
+
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 

@@ -97,6 +97,7 @@ def comparable(told: list[Told]) -> list[tuple[str, int, dt.datetime]]:
     return sorted(found[:3] for found in told)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("callback", [False, True] if SOAK else [False])
 def test_chained_operators_have_the_same_results_and_run_in_the_same_tasks(
     runs: Runs, callback: bool

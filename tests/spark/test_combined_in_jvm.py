@@ -23,6 +23,7 @@ from statekit.spark.failures import translated
 from statekit.spark.frames.combined_frames import AggregatesInJvm, first_step
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 from statekit.watermark import BEGINNING
+from tests.support.effort import SOAK
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +132,7 @@ READINGS = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20 if SOAK else 6)
 @given(
     rows=READINGS,
     key=st.sampled_from([("name",), ("number",), ("name", "number"), ("day",), ("seen",)]),
@@ -154,7 +155,7 @@ def with_totals(*totals: int) -> pa.Table:
     return table([("a", 1, 0, total, 1, None, None, None, None) for total in totals])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15 if SOAK else 5)
 @given(totals=st.lists(INT64, min_size=1, max_size=6))
 def test_a_sum_fits_if_it_does_at_the_end(spark: SparkSession, totals: list[int]) -> None:
     """And not also after each value, whose order Spark may choose."""

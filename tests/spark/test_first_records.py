@@ -98,6 +98,7 @@ def _plain(value: Any) -> Any:
     return str(value.normalize()) if isinstance(value, decimal.Decimal) else value
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("record", [Bid, Changing, Model])
 def test_they_are_those_of_a_run_in_one_process(runs: Runs, record: Any) -> None:
     given = _of(record)

@@ -51,21 +51,23 @@ def _finish_and_check(runs: Runs, given: list[Event], *, reordered: bool = False
     assert epochs == list(range(len(epochs))), "one epoch per micro-batch, none left out"
 
 
-# Processes without Spark are killed at all of them each time (test_kills_of_processes).
-POINTS = spark_driver.POINTS if SOAK else spark_driver.POINTS[::2]
+# Processes without Spark are killed at all of them each time (test_crash_protocol).
+POINTS = spark_driver.POINTS if SOAK else ("between the sink and the manifest",)
+
+BATCHES = len(POINTS) + 3
 
 
 def test_a_driver_killed_between_any_two_effects_of_an_epoch(runs: Runs) -> None:
-    given = events(seed=1, size=8 * 15)
+    given = events(seed=1, size=BATCHES * 15)
     _feed(runs, given, 15)
     for epoch, point in enumerate(POINTS, 1):
         arguments = ("local[2]", runs.home, "--die", point, epoch)
         with KillableProcess("spark_driver.py", *arguments, log=runs.home / "log") as driver:
             assert driver.wait() == -signal.SIGKILL, (point, driver.log())
-        committed = epoch + 1 if point == POINTS[-1] else epoch
+        committed = epoch + 1 if point == spark_driver.POINTS[-1] else epoch
         assert runs.epochs() == list(range(committed)), point
     _finish_and_check(runs, given)
-    assert runs.epochs() == list(range(8)), "one epoch per micro-batch, none twice"
+    assert runs.epochs() == list(range(BATCHES)), "one epoch per micro-batch, none twice"
 
 
 CHAINS = 5

@@ -145,12 +145,10 @@ def in_process(made: Callable[[], sk.Job], batches: int) -> Rows:
     return {sink.name: shown(done[sink.name]) for sink in made().sinks}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "options",
-    [
-        pytest.param({}, marks=pytest.mark.slow),
-        {"event_time": "at", "lateness": "20 seconds", "history": "1 minute"},
-    ],
+    [{}, {"event_time": "at", "lateness": "20 seconds", "history": "1 minute"}],
     ids=["eager", "ordered, with a history"],
 )
 def test_answers_are_those_of_one_process(runs: Runs, options: dict[str, Any]) -> None:

@@ -14,6 +14,8 @@ from tests.bench.nexmark.queries import QUERIES
 from tests.bench.nexmark.sql import answers
 from tests.support.spark_runs import Runs, write_batch
 
+pytestmark = pytest.mark.soak
+
 COUNT = 2_000
 MADE = Events(3, rate=100, group=97)
 

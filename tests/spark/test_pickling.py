@@ -24,7 +24,7 @@ from tests.support.spark_runs import Runs
 from tests.support.timeouts import PATIENCE_S
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_classes_of_a_script_are_sent_whatever_they_are_made_with(tmp_path: Path) -> None:
     # Run elsewhere, and as `__main__`: nothing of it can be imported by a worker.
     (tmp_path / "tmp").mkdir()

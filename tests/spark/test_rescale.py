@@ -63,6 +63,7 @@ def test_a_killed_schedule_continues_with_other_shards(runs: Runs) -> None:
     assert runs.epochs() == list(range(6)), "one epoch per micro-batch, none for rescaling"
 
 
+@pytest.mark.soak
 def test_a_stream_continues_after_it_was_rescaled_offline(runs: Runs) -> None:
     given = events(seed=8, size=90)
     for number, parallelism in enumerate((2, 4, 3)):

@@ -25,7 +25,7 @@ from tests.support.timeouts import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("class_archive")]
 
-QUERIES = 4
+QUERIES = 4 if SOAK else 1
 """Queries of one driver, which one kill ends at different points."""
 
 KILLS = 5 if SOAK else 1

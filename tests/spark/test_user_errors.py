@@ -69,6 +69,7 @@ def start(job: sk.Job, spark: SparkSession, orders: DataFrame, home: Path, **out
     job.start(spark, {"orders": orders}, outputs, checkpoint=home / "c", parallelism=2)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_error_in_a_worker_has_operator_key_and_epoch(

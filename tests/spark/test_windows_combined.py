@@ -88,7 +88,8 @@ def operators(runs: Runs) -> list[dict[str, OperatorEpoch]]:
     return [repository.manifest(epoch).operators for epoch in range(last + 1)]
 
 
-@pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.soak
+@pytest.mark.parametrize("partitions", [1, 3])
 def test_they_are_those_of_single_records_and_of_one_process(runs: Runs, partitions: int) -> None:
     """Of one partition few records are combined in their shards, of three before the shuffle."""
     made, records = job(), given(300)

@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -65,15 +65,17 @@ class Cycles:
     Parameters:
         home: an empty directory.
         seed: of the input, and of all choices.
+        kinds: what happens to its processes, and how often.
 
     Attributes:
         counts: how many of each kind of harm there were.
     """
 
-    def __init__(self, home: Path, seed: int) -> None:
+    def __init__(self, home: Path, seed: int, kinds: Mapping[str, int] = KINDS) -> None:
         self.counts: Counter[str] = Counter()
         self._home = home
         self._seed = seed
+        self._kinds = kinds
         self._chosen = random.Random()
         self._lives = 0
         self._cycles = 0
@@ -125,7 +127,7 @@ class Cycles:
 
     def _kind_of(self, cycle: int) -> str:
         """Each kind as often as it should be, in any order, before all begin anew."""
-        kinds = [kind for kind, times in KINDS.items() for _ in range(times)]
+        kinds = [kind for kind, times in self._kinds.items() for _ in range(times)]
         turn, place = divmod(cycle, len(kinds))
         random.Random(f"{self._seed} kinds {turn}").shuffle(kinds)
         return kinds[place]

@@ -15,6 +15,7 @@ from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
 from statekit.spark.tws.sql_values import SqlValues
+from tests.support.effort import SOAK
 from tests.support.tws_engines import Case, Engines
 from tests.support.tws_processors import CALLS, TOLD
 from tests.support.tws_value_matrix import (
@@ -85,12 +86,16 @@ DOCUMENTED: tuple[Callable[[str, Any, Any, Any], bool], ...] = (
 )
 
 
+EVERY = 1 if SOAK else 4
+"""Of so many values each type is compared with one, and with others than the next type."""
+
+
 def test_each_value_is_converted_as_by_sparks_own_functions(spark: SparkSession) -> None:
     """Or both refuse it. Differences are those that docs/guide/from-spark.md names."""
     strange, met = [], set()
-    for of in TYPES:
+    for number, of in enumerate(TYPES):
         convert, values = OfSpark(spark, schema_of(of)), SqlValues(schema_of(of), "state", "held")
-        for value in VALUES:
+        for value in VALUES[number % EVERY :: EVERY]:
             expected, found = convert(value), of_statekit(values, value)
             if isinstance(expected, Failed) and isinstance(found, Failed):
                 continue

@@ -19,6 +19,7 @@ def _number(row: Row) -> float:
     return float(found[0])
 
 
+@pytest.mark.soak
 def test_commits_over_many_and_over_few_rows_are_compared() -> None:
     rows = durability.commits(rows=2_000, pairs=3, bases=ALWAYS)
     assert len(rows) == 4

@@ -12,6 +12,7 @@ from tests.bench.keys_held import scaling
 from tests.support.mutations import Put, batch_of
 
 
+@pytest.mark.soak
 def test_each_size_has_a_row_and_the_largest_has_its_bounds() -> None:
     rows = scaling((500, 3_000), per_epoch=400, rounds=2)
     assert [row.keys for row in rows] == [500, 3_000, None, None, None]

@@ -32,9 +32,12 @@ from statekit.codec.schema_codec import (
 from statekit.codec.value_codec import PickleCodec, value_codec
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.timestamp import datetime_to_micros, micros_to_datetime
+from tests.support.effort import SOAK
 from tests.support.generated_keys import KeyType, key_types
 
-FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(
+    max_examples=30 if SOAK else 12, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 UTC = dt.UTC
 INT64 = st.integers(-(2**63), 2**63 - 1)
 EXACT = st.integers(-(2**53), 2**53)  # as a float

@@ -19,6 +19,7 @@ from statekit.job.windows.sliding import Sliding
 from statekit.job.windows.window_kind import Window
 from statekit.records.result_type import ResultRecords
 from statekit.testing import Harness
+from tests.support.effort import SOAK
 from tests.support.instants import after, at
 from tests.unit.job.test_windows_combined import (
     EVENTS,
@@ -79,7 +80,7 @@ OPTIONS = st.fixed_dictionaries(
 ) | st.just({"lateness": after(7), "ordered": True})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40 if SOAK else 20, deadline=None)
 @given(WINDOWS, st.lists(st.lists(EVENTS, max_size=20), max_size=4), OPTIONS, st.integers(1, 3))
 @pytest.mark.parametrize("aggregates", [BUILT_IN, LISTS, OWN])
 def test_each_result_is_that_of_an_operator_of_its_own(

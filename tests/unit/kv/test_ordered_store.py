@@ -125,7 +125,7 @@ def histories(examples: int) -> None:
 def test_an_ordered_store_answers_as_a_model_that_sorts_all_operations_and_knows_all_versions() -> (
     None
 ):
-    histories(6)
+    histories(6 if SOAK else 3)
 
 
 def test_an_operation_that_is_declared_again_before_an_epoch_is_no_new_input() -> None:

@@ -22,6 +22,7 @@ from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.maintenance.sizes import counted_sizes
 from statekit.query.rows.reader import CheckpointReader
 from statekit.testing import Harness
+from tests.support.effort import SOAK
 from tests.unit.maintenance.test_operator_state_kept import (
     EVENTS,
     SPECS,
@@ -43,7 +44,11 @@ def counted(checkpoint: Path) -> dict[str, int]:
     return {name: size.rows for name, size in sizes.items()}
 
 
-@settings(max_examples=7, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(
+    max_examples=7 if SOAK else 3,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
 @given(
     steps=st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=5),
     key_groups=st.sampled_from([None, 7, 32]),

@@ -54,7 +54,7 @@ def tables_of(
 
 
 @pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.name)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12 if SOAK else 6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     steps=epochs(),
     parallelism=st.integers(1, 3),

@@ -37,6 +37,7 @@ from tests.support.all_row_kinds import (
     run,
 )
 from tests.support.change_rows import decoded_rows
+from tests.support.effort import SOAK
 
 
 def rows_of(checkpoint: Any, operator: str, state: str, **how: Any) -> list[dict[str, Any]]:
@@ -85,7 +86,7 @@ def compare(repository: Repository, epoch: int) -> None:
                 assert own == by_key.get(key, [])
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8 if SOAK else 4, deadline=None)
 @given(epochs(), st.sampled_from(PROCESSES), st.integers(1, 3))
 def test_the_table_is_what_the_reader_gives_at_every_epoch(
     given: list[list[Step]], process: Any, parallelism: int

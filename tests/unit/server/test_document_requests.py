@@ -25,7 +25,7 @@ from tests.support import served_types
 from tests.support.effort import SOAK
 from tests.support.served import Sale, sell, server
 
-EXAMPLES = 40 if SOAK else 3
+EXAMPLES = 40 if SOAK else 2
 """Of each operation, of which there are some 150, right and wrong ones."""
 
 TOKEN = {"Authorization": "Bearer some"}

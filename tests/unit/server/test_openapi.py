@@ -24,7 +24,7 @@ from tests.support.effort import SOAK
 from tests.support.openapi_document import OpenApi
 from tests.support.served import Sale, sales, sell, server
 
-EXAMPLES = 200 if SOAK else 4
+EXAMPLES = 200 if SOAK else 2
 SALES = [Sale("rome", "tea", 400), Sale("oslo", "cup", 900), Sale("rome", "pot", 2100)]
 
 

@@ -43,6 +43,7 @@ from tests.support.counting_job_runs import (
     rows_after,
     runner,
 )
+from tests.support.effort import SOAK
 from tests.support.hidden_rows import hide_rows, show_rows
 from tests.support.killable_processes import die, die_at, exit_code, start
 from tests.support.mutations import Put, batch_of
@@ -72,7 +73,7 @@ def latest_in(root: Path) -> int:
 def test_after_a_kill_at_any_instant_the_copies_have_the_committed_state(tmp_path: Path) -> None:
     root, local = tmp_path / "c", tmp_path / "local"
     chosen, seen = random.Random(5), -1
-    for number in range(20):
+    for number in range(20 if SOAK else 8):
         process = start(run_until_killed, str(root), str(local))
         deadline = time.monotonic() + 60
         while latest_in(root) <= seen:

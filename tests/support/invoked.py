@@ -14,7 +14,7 @@ from statekit.cli.app import app
 vars(testing)["_get_command"] = functools.cache(typer.main.get_command)
 
 
-def invoked(*words: object, **options: Any) -> Any:
+def invoked(*words: object, **options: Any) -> testing.Result:
     """Run `statekit WORDS…` and return its exit code, what it printed, and its error.
 
     Parameters:

@@ -44,6 +44,7 @@ SLOW = ("tests/crash/", "tests/model/", "tests/store/")
 
 ONCE = (
     "tests/browser/test_dashboard.py::test_a_user_finds_a_key_by_clicks",
+    "tests/docs/test_testing_page.py::test_the_examples_of_the_first_page",
     "tests/spark/test_order_and_parallelism.py::test_state_survives_every_change_of_parallelism",
     "tests/spark/test_runtimes.py::test_an_error_of_the_users_function_comes_with",
     "tests/spark/test_runtimes.py::test_two_sources_feed_two_operators_of_one_job",

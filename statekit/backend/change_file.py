@@ -24,6 +24,14 @@ from statekit.records.arrow_sizes import check_unpacked
 # Change files up to this size are assembled in memory.
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 
+# Smaller change files are read at once. Arrow reads a file of Python in pieces, each in another
+# thread, which takes longer than decoding the few mutations of an epoch.
+_READ_BYTES_MAX = 1024 * 1024
+
+# With a thread for each column, Arrow takes twice the CPU time for the few mutations of an epoch,
+# and not less time for many.
+_USE_THREADS = False
+
 _SCHEMA = pa.schema(
     [
         pa.field("state", pa.dictionary(pa.int16(), pa.string()), nullable=False),
@@ -76,7 +84,7 @@ class Changes:
         if self._writer is None:
             spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX)  # noqa: SIM115 - see drop()
             self._file = cast("IO[bytes]", spool)
-            options = pa.ipc.IpcWriteOptions(compression="zstd")
+            options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=_USE_THREADS)
             self._writer = pa.ipc.new_file(self._file, _SCHEMA, options=options)
         return self._writer
 
@@ -149,17 +157,21 @@ def read_keys(source: IO[bytes], name: str) -> Iterator[pa.RecordBatch]:
     """
     with _unreadable(name):
         columns = list(range(3))
-        options = pa.ipc.IpcReadOptions(included_fields=columns)
-        yield from _arrow_batches(source, pa.schema([_SCHEMA[n] for n in columns]), options)
+        yield from _arrow_batches(source, pa.schema([_SCHEMA[n] for n in columns]), columns)
 
 
 def _arrow_batches(
-    source: pa.NativeFile | IO[bytes] | bytes,
-    schema: pa.Schema,
-    options: pa.ipc.IpcReadOptions | None = None,
+    source: pa.NativeFile | IO[bytes] | bytes, schema: pa.Schema, columns: Sequence[int] = ()
 ) -> Iterator[pa.RecordBatch]:
-    given = pa.BufferReader(source) if isinstance(source, bytes) else source
+    """Yield the batches of a change file.
+
+    Parameters:
+        schema: of the columns that are read.
+        columns: their numbers; empty for all.
+    """
+    given = _in_memory(source)
     check_unpacked(given)
+    options = pa.ipc.IpcReadOptions(included_fields=list(columns), use_threads=_USE_THREADS)
     reader = pa.ipc.open_file(given, options=options)
     for index in range(reader.num_record_batches):
         batch = reader.get_batch(index)
@@ -170,6 +182,17 @@ def _arrow_batches(
         if any(column.null_count for column in batch.columns[:3]):
             raise ValueError("a mutation lacks its state, operation or key")
         yield batch
+
+
+def _in_memory(source: pa.NativeFile | IO[bytes] | bytes) -> pa.NativeFile | IO[bytes]:
+    """Return a file that Arrow can read, which is in memory if it is small."""
+    if isinstance(source, bytes):
+        return pa.BufferReader(source)
+    start = source.read(_READ_BYTES_MAX)
+    if len(start) < _READ_BYTES_MAX:
+        return pa.BufferReader(start)
+    source.seek(0)
+    return source
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, groupby, islice
@@ -18,6 +17,7 @@ from statekit.functions.process import Process
 from statekit.testing.checks.property import Property, RunDifference, alone, between, compared
 from statekit.testing.checks.redistribution import check_redistribution, wrong_pieces
 from statekit.testing.drivers.job_harness import JobHarness
+from statekit.testing.drivers.memory_directory import memory_directory
 from statekit.testing.faults import Fault, Faults, FaultyCopies, faulty
 from statekit.testing.runs.comparison import emitted_in_any_order, exactly, in_any_order, is_same
 from statekit.testing.runs.new_processes import (
@@ -135,7 +135,8 @@ def found_in_new_processes(
 
 
 def on_disk(subject: Subject, history: History, _: None) -> Observed:
-    return subject.run(history, harness=subject.harness(1, "rocksdb"))
+    with _directory() as directory:
+        return subject.run(history, harness=subject.harness(1, DiskCopies(directory)))
 
 
 def sharded(subject: Subject, history: History, shards: int) -> Observed:
@@ -394,7 +395,7 @@ def on_several_hosts(subject: Subject, history: History, moves: Moves) -> Observ
 @contextlib.contextmanager
 def _directory() -> Iterator[str]:
     """Return a directory for the copies of all hosts. Uploads from it are given up at the end."""
-    with tempfile.TemporaryDirectory(prefix="statekit-hosts-") as directory:
+    with memory_directory("hosts") as directory:
         try:
             yield directory
         finally:

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import multiprocessing
 import os
 import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Self
 
 from statekit.errors import StatekitError
@@ -30,6 +29,8 @@ from statekit.job.job import Job
 from statekit.records import by_value
 from statekit.testing.drivers.driver import Backend
 from statekit.testing.drivers.job_harness import JobHarness
+from statekit.testing.drivers.memory_directory import memory_directory
+from statekit.testing.drivers.process_memory import ProcessMemory
 
 
 class OtherProcess:
@@ -136,6 +137,7 @@ def forked(run: Callable[[Connection], None]) -> tuple[int, Connection]:
         pid = os.fork()
     if pid == 0:
         connection.close()
+        gc.freeze()  # a collection would visit, and so copy, all objects of this process
         try:
             with contextlib.suppress(BrokenPipeError):
                 run(theirs)
@@ -172,8 +174,6 @@ def _serve_object(make: Callable[[], Any], connection: Connection) -> None:
 _PROPERTIES = ("epoch", "is_drained", "parallelism", "watermark")
 """The properties of `JobHarness` that runs use."""
 
-_MEMORY_DISK = Path("/dev/shm")
-
 
 class KilledHarness:
     """A harness whose crashes kill a process, with the attributes of a `JobHarness` that runs use.
@@ -182,13 +182,14 @@ class KilledHarness:
     This process must have no threads, and must not have called a function of the job.
 
     Parameters:
-        job, parallelism, backend: as for `JobHarness`.
+        job, parallelism, backend, memory: as for `JobHarness`.
     """
 
-    def __init__(self, job: Job, parallelism: int | None, backend: Backend) -> None:
-        self._job, self._backend = job, backend
-        place = _MEMORY_DISK if _MEMORY_DISK.is_dir() else None
-        self._home = tempfile.TemporaryDirectory(prefix="statekit-killed-", dir=place)
+    def __init__(
+        self, job: Job, parallelism: int | None, backend: Backend, memory: ProcessMemory
+    ) -> None:
+        self._job, self._backend, self._memory = job, backend, memory
+        self._home = memory_directory("killed")
         self._clock: Any = None
         self._child = self._started(parallelism)
 
@@ -198,7 +199,8 @@ class KilledHarness:
         return self._child.call(name) if name in _PROPERTIES else partial(self._child.call, name)
 
     def _started(self, parallelism: int | None) -> Child:
-        return Child(partial(JobHarness, self._job, parallelism, self._backend, self._home.name))
+        given = self._job, parallelism, self._backend, self._home.name
+        return Child(partial(JobHarness, *given, memory=self._memory))
 
     def set_clock(self, to: Any) -> None:
         """Set the processing time, also for later processes."""

@@ -4,7 +4,6 @@ states of the functions: queries of each epoch, a replica that follows, and a ch
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -25,6 +24,7 @@ from statekit.query.rows.state_rows import hashable
 from statekit.shown import shown
 from statekit.state.base import StateSpec
 from statekit.testing.drivers.driver import EpochContents
+from statekit.testing.drivers.memory_directory import memory_directory
 from statekit.testing.runs.comparison import is_same
 from statekit.testing.runs.on_spark import read_values
 
@@ -73,6 +73,7 @@ class FollowedReplica:
     def __init__(self, job: Job, repository: Repository) -> None:
         self._job = job
         self._repository = repository
+        self._directory = memory_directory("replica")
         self._replica: Replica | None = None
         self.misread: str | None = None
 
@@ -83,7 +84,9 @@ class FollowedReplica:
             contents: the stored contents after this epoch.
         """
         if self._replica is None:
-            self._replica = Replica(self._repository, follow=False, allow_pickle=True)
+            self._replica = Replica(
+                self._repository, directory=self._directory.name, follow=False, allow_pickle=True
+            )
         else:
             self._replica.refresh()
         view = self._replica.at()
@@ -95,9 +98,10 @@ class FollowedReplica:
                 self.misread = f"{what} in epoch {view.epoch}, as a replica sees it"
 
     def close(self) -> None:
-        """Close the replica."""
+        """Close the replica, and remove its files."""
         if self._replica is not None:
             self._replica.close()
+        self._directory.cleanup()
 
 
 def _read_states(job: Job) -> Iterator[tuple[Operator, StateSpec]]:
@@ -114,7 +118,7 @@ def _misfed(
     """Return the first value that differs in a table to which the changes of a state are applied,
     as stored changes and as changes that are resolved into rows; None if there is none.
     """
-    with tempfile.TemporaryDirectory() as directory:
+    with memory_directory("feed") as directory:
         for is_resolved in (False, True):
             table: _Rows = {}
             with feed(

@@ -13,7 +13,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from statekit.job.job import Job
@@ -124,8 +124,8 @@ def run_there(pickled: bytes, history: History) -> Observed:
     Parameters:
         pickled: the job.
     """
-    copy = Child(partial(Subject, _loaded(pickled)))
-    ran: Observed = copy.call("run", history)
+    subject = Subject(_loaded(pickled))
+    ran: Observed = Child(lambda: subject).call("run", history)
     return ran
 
 
@@ -153,5 +153,5 @@ def found_there(
         pickled: the job.
         find: the function of the property.
     """
-    subject = Child(partial(Subject, _loaded(pickled), is_killed=True))
-    return subject.call("found", find, history, argument)
+    subject = Subject(_loaded(pickled), is_killed=True)
+    return Child(lambda: subject).call("found", find, history, argument)

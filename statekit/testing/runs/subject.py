@@ -184,7 +184,7 @@ class Subject:
             parallelism, backend, checkpoint: as for `JobHarness`.
         """
         if self._is_killed and isinstance(backend, str) and checkpoint is None:
-            return cast(JobHarness, KilledHarness(self.job, parallelism, backend))
+            return cast(JobHarness, KilledHarness(self.job, parallelism, backend, self.memory))
         self.memory.restore()
         return JobHarness(self.job, parallelism, backend, checkpoint, memory=self.memory)
 

@@ -174,6 +174,13 @@ class Objects(Protocol):
     def delete(self, paths: Sequence[str]) -> None:
         """Delete files. Missing files are ignored."""
 
+    def move(self, path: str, target: str) -> None:
+        """Give a file another name. A file of that name is replaced.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
     def sync_folder(self, folder: str) -> None:
         """Make deletes in a folder durable."""
 
@@ -258,6 +265,10 @@ class RemoteObjects:
                 with contextlib.suppress(FileNotFoundError):
                     obstore.delete(self._once, path)
 
+    def move(self, path: str, target: str) -> None:
+        with _failures():
+            obstore.rename(self._once, path, target)
+
     def sync_folder(self, folder: str) -> None:
         """Do nothing. An object store is durable once it has responded."""
 
@@ -269,12 +280,13 @@ class LocalObjects:
         root: the directory, which is created if it is missing.
         creates: whether a write creates it again if it is missing then. Readers do not: it may be
             away for a moment, and has to fit in its place again.
+        drafts: the folder of files that are being written.
     """
 
     keeps_order = False
 
-    def __init__(self, root: Path, *, creates: bool = True) -> None:
-        self.root, self._creates = root, creates
+    def __init__(self, root: Path, *, creates: bool = True, drafts: str = TMP) -> None:
+        self.root, self._creates, self._drafts = root, creates, drafts
         with _failures(lasting=True, needs_no_file=True):
             self._check_root()
 
@@ -348,8 +360,8 @@ class LocalObjects:
             opened.callback(os.close, home)
             target = opened.enter_context(_opened_folder(folder, home))
             with contextlib.suppress(FileExistsError):
-                os.mkdir(TMP, dir_fd=home)
-            drafts = os.open(TMP, _FOLDER | _NO_LINK, dir_fd=home)
+                os.mkdir(self._drafts, dir_fd=home)
+            drafts = os.open(self._drafts, _FOLDER | _NO_LINK, dir_fd=home)
             opened.callback(os.close, drafts)
             try:
                 with open(os.open(draft, _NEW_FILE, 0o666, dir_fd=drafts), "wb") as file:
@@ -401,6 +413,13 @@ class LocalObjects:
         with _failures(lasting=True):
             for path in paths:
                 inside(self.root, path).unlink(missing_ok=True)
+
+    def move(self, path: str, target: str) -> None:
+        with _failures(lasting=True):
+            new = inside(self.root, target)
+            new.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(inside(self.root, path), new)
+            self._sync(target)
 
     def sync_folder(self, folder: str) -> None:
         with _failures(lasting=True), contextlib.suppress(FileNotFoundError):

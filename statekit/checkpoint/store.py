@@ -41,7 +41,7 @@ from statekit.checkpoint.object_store import (
     Stored,
     StoreOptions,
 )
-from statekit.checkpoint.paths import is_state
+from statekit.checkpoint.paths import TMP, is_state
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.store_url import local_path, remote_url
 from statekit.clock import sleep_s, stopwatch_s, unique_id
@@ -80,6 +80,7 @@ class Store:
         url: a local path, `file://…`, or an object store URL such as `s3://bucket/prefix`.
         create: create the directory if it is a local path that does not exist.
         options: time limits for an object store; None reads them from the environment.
+        drafts: the folder of files that are being written to a local directory.
 
     Attributes:
         url: the location of the checkpoint, which every process can open.
@@ -92,7 +93,12 @@ class Store:
     """
 
     def __init__(
-        self, url: str | Path, *, create: bool = True, options: StoreOptions | None = None
+        self,
+        url: str | Path,
+        *,
+        create: bool = True,
+        options: StoreOptions | None = None,
+        drafts: str = TMP,
     ) -> None:
         self._options = StoreOptions.of(os.environ) if options is None else options
         path = local_path(url)
@@ -102,7 +108,7 @@ class Store:
             raise RestoreError(f"there is no checkpoint at {path}: check the path")
         opened: Callable[[], Objects] = partial(RemoteObjects, self.url, self._options)
         if self.root is not None:
-            opened = partial(LocalObjects, self.root, creates=create)
+            opened = partial(LocalObjects, self.root, creates=create, drafts=drafts)
         self._objects = self._asked("open", "", opened)
 
     @classmethod
@@ -253,6 +259,28 @@ class Store:
         size, checksum = self._asked("read what is to be written to", path, lambda: _summed(file))
         self._asked("write", path, put)
         return FileRef(path=path, size=size, checksum=checksum, rows=rows)
+
+    def move(self, path: str, target: str) -> None:
+        """Give a file another name durably. A file of that name is replaced. Not for state.
+
+        Raises:
+            StorageError: there is no such file, or the store cannot be reached.
+        """
+        assert not any(map(is_state, (path, target))), f"{path} or {target} is state"
+
+        def moved() -> None:
+            try:
+                self._objects.move(path, target)
+            except FileNotFoundError:
+                self._objects.head(target)  # an earlier try has moved it
+
+        try:
+            self._asked("move", path, moved)
+        except FileNotFoundError:
+            raise StorageError(
+                f"cannot move {self.at(path)} to {target}: it was removed. Let only one job write "
+                "to this directory, then start the job again; nothing committed is lost"
+            ) from None
 
     def put_path(self, path: str, source: Path, *, going: Callable[[], None]) -> FileRef:
         """Store an immutable file of the local disk durably.

@@ -19,6 +19,7 @@ from statekit.job.stream import Stream
 from statekit.keygroup import check_groups
 from statekit.records.union import records_of
 from statekit.shown import shown
+from statekit.sinks.sink import Sink
 from statekit.timestamp import duration_to_micros
 from statekit.working_copy.copies import WorkingCopies
 
@@ -197,7 +198,7 @@ class Job(Plan):
         self,
         inputs: Mapping[str, Iterable[Any]],
         *,
-        outputs: Mapping[str, OutputCallback] | None = None,
+        outputs: Mapping[str, OutputCallback | Sink] | None = None,
         checkpoint: str | Path | Repository | None = None,
         epoch_size: int = 1000,
         backend: Literal["memory", "rocksdb"] | WorkingCopies = "memory",
@@ -212,7 +213,8 @@ class Job(Plan):
 
         Parameters:
             inputs: an iterable of records per source; dicts are converted to the source's type.
-            outputs: a callback `(records, epoch)` per sink; sinks without one are collected.
+            outputs: a target per sink: a sink such as `sinks.parquet(path)`, or a function
+                `(records, epoch)`. Those without one here and in the job are collected.
             checkpoint: a directory, an object store URL or an open repository; None keeps nothing.
             from_savepoint: the directory or URL of a savepoint that a new checkpoint starts from. A
                 checkpoint that was made from it continues from its last epoch.
@@ -240,7 +242,7 @@ class Job(Plan):
             record: keep the records of shards, for `statekit replay`.
 
         Returns:
-            The records of each sink without a callback, and how many epochs were committed.
+            The records of each sink without a target, and how many epochs were committed.
 
         Raises:
             ProcessError: an input or output does not fit, or the user's function failed.
@@ -271,8 +273,8 @@ class Job(Plan):
         Parameters:
             spark: the session.
             inputs: a frame per source of the job.
-            outputs: a sink per sink of the job: `sinks.parquet(path)`, `sinks.writer(format)`, or a
-                function `(df, epoch)`.
+            outputs: a target per sink of the job that has none: `sinks.parquet(path)`,
+                `sinks.writer(format)`, or a function `(df, epoch)`. It goes before that of the job.
             checkpoint: a directory or object store URL; Spark's own part is in `spark/` below it.
             from_savepoint: the directory or URL of a savepoint that a new checkpoint starts from;
                 Spark continues after what was read until then. A checkpoint that was made from it

@@ -18,6 +18,7 @@ from statekit.functions.stateless import Stateless
 from statekit.names import name_fault
 from statekit.records.output_union import AnyOutput, OutputUnion
 from statekit.records.union import Records
+from statekit.sinks.frame_sinks import Target
 from statekit.state.base import StateSpec
 from statekit.stored_types import state_text
 from statekit.watermark import BEGINNING
@@ -153,10 +154,17 @@ def applied(transforms: Iterable[Transform], records: list[Any], epoch: int) -> 
 
 @dataclass(frozen=True)
 class Output:
-    """A named output of the job."""
+    """A named output of the job.
+
+    Parameters:
+        name: of the sink.
+        stream: whose records it has.
+        target: where they go; None if each run says it.
+    """
 
     name: str
     stream: str
+    target: Target | None = None
 
 
 class Plan:

@@ -30,6 +30,8 @@ from statekit.job.windows.window_operator import Windowing
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.shown import shown
+from statekit.sinks.frame_sinks import FrameSink, Target
+from statekit.sinks.sink import Sink
 from statekit.state.options import TTL
 
 T = TypeVar("T")
@@ -573,17 +575,36 @@ class Stream(Generic[T]):
             )
         return Stream(self._job, self._job.operator(self.name).late)
 
-    def sink(self, name: str) -> Self:
+    def sink(self, name: str, target: Target | None = None) -> Self:
         """Emit these records from the job under a name. Return the stream itself.
 
+        Parameters:
+            name: of the sink. A run gives the records under it, or takes a target in `outputs=`.
+            target: where the records go, such as `sinks.parquet(path)`. `outputs=` of a run goes
+                before it.
+
         Raises:
-            StateTypeError: the name is taken or not valid; or this is a union.
+            StateTypeError: the name is taken or not valid, or the target is none; or this is a
+                union.
+
+        >>> from typing import NamedTuple
+        >>> import statekit as sk
+        >>> class Order(NamedTuple):
+        ...     customer: str
+        >>> job = sk.Job("shop")
+        >>> job.source("orders", Order).sink("archive", sk.sinks.parquet("/data/orders"))
+        Stream('orders')
         """
         self._check_single("sink")
+        if target is not None and not isinstance(target, Sink | FrameSink):
+            raise StateTypeError(
+                f"sink {name!r} goes to {shown(target)}: give a sink such as sinks.parquet(path), "
+                "or a function in outputs= of the run"
+            )
         if any(sink.name == name for sink in self._job.sinks):
             raise StateTypeError(f"job {self._job.name!r} has a sink {name!r} already")
         check_name("sink", name)
-        self._job.sinks.append(Output(name, self.name))
+        self._job.sinks.append(Output(name, self.name, target))
         return self
 
     def _check_single(self, what: str) -> None:

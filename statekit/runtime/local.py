@@ -11,9 +11,13 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass
+from functools import cached_property, partial, reduce
 from itertools import cycle, islice
+from operator import or_
 from pathlib import Path
 from typing import Any, Literal
+
+import pyarrow as pa
 
 from statekit.backend.rocksdb_options import check_options
 from statekit.checkpoint.manifest import IdleShards, Report, ShardReport
@@ -32,15 +36,22 @@ from statekit.number_faults import int_fault
 from statekit.records.declaration import BesideFields, ForeignValue
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType
-from statekit.records.output_union import AnyOutput, of_each_class
+from statekit.records.output_union import AnyOutput, of_each_class, output_type_of
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.key_iteration import not_a_key
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
+from statekit.runtime.sink_epochs import (
+    SinkEpochs,
+    check_directories,
+    output_batches,
+    staged_in_process,
+)
 from statekit.shown import shown, shown_error
-from statekit.sinks.sink import sink_failures
+from statekit.sinks.frame_sinks import FrameSink
+from statekit.sinks.sink import Sink, sink_failures
 from statekit.watermark import is_late
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 from statekit.working_copy.uploader import uploader
@@ -76,6 +87,12 @@ class SourceForm:
     def copies(self, stored: list[Any]) -> list[Any]:
         """Return copies of the records for another consumer, which may change them."""
         return self._each(stored, lambda form, some: form.copies(some))
+
+    @cached_property
+    def output_type(self) -> AnyOutput:
+        """The type of the records as outputs, for a source that leads to a sink."""
+        classes = [member.cls for member in self._records.members]
+        return output_type_of(reduce(or_, classes), self._records.where, "record")
 
     def _each(
         self, records: list[Any], convert: Callable[[OutputType, list[Any]], list[Any]]
@@ -129,6 +146,16 @@ class RecordStreams:
                 late = [record for record in records if is_late(record)]
                 parts.append((form.copies(late), form))
         self._parts[operator.late] = parts
+
+    def batches(self, stream: str) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a stream as columns.
+
+        Raises:
+            StateTypeError: they have no schema.
+        """
+        for records, form in self._parts_of(stream):
+            output_type = form.output_type if isinstance(form, SourceForm) else form
+            yield from output_batches(output_type, records)
 
     def is_empty(self, stream: str) -> bool:
         """Return whether a stream has no records."""
@@ -192,20 +219,23 @@ class LocalRunner:
     def __post_init__(self, repository: Repository, options: RunOptions | None) -> None:
         self._sources = {of.name: SourceForm(of.record_type) for of in self.job.sources}
         self.coordinator = Coordinator.open(self.job, repository, options)
+        self._sink_epochs = SinkEpochs(self.coordinator)
 
     def epoch(
         self,
         inputs: Mapping[str, Iterable[Any]],
         *,
-        outputs: Mapping[str, OutputCallback] | None = None,
+        outputs: Mapping[str, OutputCallback | Sink] | None = None,
         offsets: dict[str, int] | None = None,
         **instants: Any,
     ) -> dict[str, list[Any]]:
         """Run one epoch over the records of each source, and commit it.
 
-        Returns the records of each sink. Callbacks in `outputs` are called before the commit.
+        Sinks are written before the commit. Returns the records of each stream with a sink, except
+        those that went to a `Sink` as columns.
 
         Parameters:
+            outputs: a sink or a callback per name.
             offsets: records consumed per input, committed with the state.
             instants: the clocks, as for `Coordinator.begin`.
         """
@@ -224,10 +254,18 @@ class LocalRunner:
             reports += reports_of
         epoch = self.coordinator.epoch
         self.coordinator.check_owner()
-        emitted = {sink.name: streams.of(sink.stream) for sink in self.job.sinks}
-        for name, callback in (outputs or {}).items():
-            with sink_failures(name, epoch):
-                callback(emitted[name], epoch)
+        emitted: dict[str, list[Any]] = {}
+        for sink in self.job.sinks:
+            target = (outputs or {}).get(sink.name)
+            if isinstance(target, Sink):
+                batches = streams.batches(sink.stream)
+                stage = partial(staged_in_process, target, batches=batches)
+                self._sink_epochs.write(sink.name, target, stage)
+                continue
+            records = emitted[sink.name] = streams.of(sink.stream)
+            if target is not None:
+                with sink_failures(sink.name, epoch):
+                    target(records, epoch)
         manifest = self.coordinator.commit(reports, offsets=offsets)
         self.coordinator.metrics.committed(manifest, stopwatch_s() - begun_s)
         return emitted
@@ -310,7 +348,7 @@ def _selected(process: Process[Any, Any, Any], batch: KeyedBatch, places: list[i
 def run(
     job: Job,
     inputs: Mapping[str, Iterable[Any]],
-    outputs: Mapping[str, OutputCallback],
+    outputs: Mapping[str, OutputCallback | Sink],
     checkpoint: str | Path | Repository | None,
     options: RunOptions,
     epoch_size: int,
@@ -330,6 +368,7 @@ def run(
                 f"inputs[{name!r}] is {shown(records)}: give an iterable of records"
             )
     job.check_names(inputs, {sink.name for sink in job.sinks} | set(outputs))
+    outputs = _checked_outputs(job, outputs)
     with contextlib.ExitStack() as closing:
         endpoint = open_endpoint(options.metrics)
         if endpoint is not None:
@@ -340,6 +379,9 @@ def run(
         runner = LocalRunner(job, repository, copies, options)
         coordinator = runner.coordinator
         closing.callback(coordinator.close)
+        for target in outputs.values():
+            if isinstance(target, Sink):
+                closing.callback(target.close)
         if endpoint is not None:
             endpoint.serve(job.name, coordinator.metrics)
         if outputs and checkpoint is not None:
@@ -356,6 +398,50 @@ def run(
             copies.forget(coordinator.job_file.id)
     done.last_epoch = None if coordinator.last is None else coordinator.last.epoch
     return done
+
+
+def _checked_outputs(job: Job, outputs: Mapping[str, object]) -> dict[str, OutputCallback | Sink]:
+    """Return the target of each sink that has one: of the run, or of the job.
+
+    Raises:
+        StateTypeError: a target is none, or its sink's records have no columns.
+    """
+    checked: dict[str, OutputCallback | Sink] = {}
+    for sink in job.sinks:
+        target = outputs.get(sink.name, sink.target)
+        where = f"the target of sink {sink.name!r}"
+        if isinstance(target, FrameSink):
+            raise StateTypeError(
+                f"{where} is {shown(target)}, which writes frames of Spark: in this process give "
+                "a sink such as sinks.parquet(path), or a function (records, epoch)"
+            )
+        if isinstance(target, Sink):
+            _ = _columns_of(job, sink.stream).arrow_schema
+            checked[sink.name] = target
+        elif callable(target):
+            checked[sink.name] = target
+        elif target is not None:
+            raise StateTypeError(
+                f"{where} is {shown(target)}: give a sink such as sinks.parquet(path), or a "
+                "function (records, epoch)"
+            )
+    check_directories(checked.values())
+    return checked
+
+
+def _columns_of(job: Job, stream: str) -> AnyOutput:
+    """Return the type of the records of a stream with a sink."""
+    transform = job.transform(stream)
+    if transform is not None and transform.function.keeps_records:
+        return _columns_of(job, transform.input)
+    late_or_source = job.is_source(stream) or any(op.late == stream for op in job.operators)
+    if late_or_source:
+        records = job.record_of(stream)
+        assert records is not None, "it has records"
+        return SourceForm(records).output_type
+    output_type = job.output_of(stream)
+    assert output_type is not None, "Stream.sink checks it"
+    return output_type
 
 
 def _opened_copies(

@@ -1,10 +1,23 @@
-"""Sinks: the destinations of a job's outputs on Spark.
+"""Sinks: the destinations of a job's outputs.
 
-A sink is a `Sink`: its attributes say how Spark may run an epoch, and `write` writes it. May import
-only top-level modules.
+A `Sink` takes Arrow batches, in any runtime; a `FrameSink` takes the frame of an epoch, on Spark.
+May import `records`, `checkpoint` and what they may import.
 """
 
-from statekit.sinks.parquet_files import Parquet, parquet
-from statekit.sinks.sink import Attempt, Callback, Sink, Writer, callback, writer
+from statekit.sinks.files import Parquet, parquet
+from statekit.sinks.frame_sinks import Callback, FrameSink, Writer, callback, writer
+from statekit.sinks.sink import Attempt, Part, Receipt, Sink
 
-__all__ = ["Attempt", "Callback", "Parquet", "Sink", "Writer", "callback", "parquet", "writer"]
+__all__ = [
+    "Attempt",
+    "Callback",
+    "FrameSink",
+    "Parquet",
+    "Part",
+    "Receipt",
+    "Sink",
+    "Writer",
+    "callback",
+    "parquet",
+    "writer",
+]

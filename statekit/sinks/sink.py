@@ -1,17 +1,27 @@
-"""The base class of sinks, with the attributes that the epoch runner reads, and two simple
-sinks.
-"""
+"""The protocol of sinks, and the facts about an epoch that they are told."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from statekit.errors import CALL_FAILURES, ProcessError, is_users
 from statekit.shown import shown_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Guarantee = Literal["exactly once", "at least once"]
+"""How often a record is in the target after crashes."""
+
+Receipt = Mapping[str, Any]
+"""A note of `Sink.write` for `Sink.publish`: JSON of a few hundred bytes, such as a file's name."""
+
+EpochRanges = tuple[tuple[int, int], ...]
+"""Ranges of epochs: the first and the last number of each."""
 
 
 @dataclass(frozen=True)
@@ -23,118 +33,106 @@ class Attempt:
         writer: the run; keeps staged files of different runs apart.
         is_first: whether an earlier attempt may have written this epoch: it is the sink's first
             epoch in a run, or an epoch that runs again.
-        without_outputs: epochs whose outputs do not count, as ranges of numbers, first and last.
+        without_outputs: epochs whose outputs do not count.
         check_owner: raises FencedError if another run has committed the epoch.
     """
 
     epoch: int
     writer: str
     is_first: bool
-    without_outputs: tuple[tuple[int, int], ...]
+    without_outputs: EpochRanges
     check_owner: Callable[[], None]
 
 
-class Sink(ABC):
-    """The destination of a stream's outputs, written epoch by epoch."""
+@dataclass(frozen=True)
+class Part:
+    """A part of the outputs of an epoch: those of one task of Spark, or all of a process.
 
-    reads_once: ClassVar[bool] = True
-    """True if `write` computes its frame exactly once and completely.
-
-    The epoch then runs in the sink's own action. Otherwise the frame is computed and persisted
-    before `write` is called.
+    Parameters:
+        epoch: the number of the epoch.
+        writer: the run, as in `Attempt`.
+        number: of the part in its epoch. A task that Spark runs twice writes its part twice.
     """
 
-    @property
-    def may_duplicate(self) -> bool:
-        """True if outputs of a failed attempt may remain in addition to those of the next
-        attempt.
-        """
-        return False
+    epoch: int
+    writer: str
+    number: int
 
-    @property
-    def is_concurrent(self) -> bool:
-        """True if `write` may run concurrently with other sinks of the job."""
-        return False
+
+class Sink(ABC):
+    """The destination of a stream's outputs, written epoch by epoch in any runtime.
+
+    For each epoch, the driver calls `open`, tasks call `write` where the outputs are, and the
+    driver calls `publish` before it commits the epoch. Tasks get a pickled copy of the sink, so
+    open connections belong into `open` or `write`. After a crash an epoch runs again with the same
+    number, and outputs under that number may be there already.
+
+    >>> class Collected(Sink):
+    ...     "Keeps rows in memory."
+    ...     def __init__(self):
+    ...         self.rows = {}
+    ...     def write(self, part, batches):
+    ...         return {"rows": [row for batch in batches for row in batch.to_pylist()]}
+    ...     def publish(self, attempt, receipts):
+    ...         self.rows[attempt.epoch] = [row for receipt in receipts for row in receipt["rows"]]
+    >>> from typing import NamedTuple
+    >>> import statekit as sk
+    >>> class Order(NamedTuple):
+    ...     customer: str
+    ...     cents: int
+    >>> @sk.process(key="customer")
+    ... def total(order: Order, sum: sk.ValueState[int]):
+    ...     sum.update((sum.get() or 0) + order.cents)
+    >>> job, kept = sk.Job("shop"), Collected()
+    >>> orders = job.source("orders", Order)
+    >>> totals = orders.process(total)
+    >>> _ = orders.sink("kept")
+    >>> run = job.run({"orders": [Order("ada", 5)]}, outputs={"kept": kept})
+    >>> kept.rows
+    {0: [{'customer': 'ada', 'cents': 5}]}
+    """
+
+    guarantee: ClassVar[Guarantee] = "exactly once"
 
     @property
     def directory(self) -> str | None:
         """The directory that only this sink may write to; None if there is no such directory."""
         return None
 
+    def open(self, attempt: Attempt) -> None:  # noqa: B027 - not every sink needs it
+        """Prepare the target for an epoch, in the driver."""
+
     @abstractmethod
-    def write(self, df: Any, attempt: Attempt) -> None:
-        """Write the outputs of an epoch.
+    def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt | None:
+        """Write a part of the outputs of an epoch to a place where readers do not see it yet.
 
         Parameters:
-            df: the outputs, a DataFrame.
-            attempt: whose outputs they are. A replayed epoch has the same `attempt.epoch`.
-                Overwrite or skip the outputs that an earlier attempt left.
+            part: which part it is.
+            batches: its rows. The part has at least one.
+
+        Returns:
+            A note for `publish`; None if there is nothing to publish.
         """
 
+    @abstractmethod
+    def publish(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
+        """Let readers see an epoch, in the driver, before the epoch is committed.
 
-@dataclass(frozen=True)
-class Writer(Sink):
-    """A sink for any DataFrame writer format. See `writer`."""
+        Replace or keep the outputs that an earlier attempt has published.
 
-    format: str
-    mode: str = "append"
-    options: dict[str, str] = field(default_factory=dict)
+        Parameters:
+            attempt: of the epoch.
+            receipts: of its parts, in the order of their numbers.
+        """
 
-    @property
-    def may_duplicate(self) -> bool:
-        return self.format != "noop"
+    def abandon(self, epochs: EpochRanges) -> None:  # noqa: B027 - nor this
+        """Remove the outputs of epochs that do not count any more, after a rollback.
 
-    @property
-    def is_concurrent(self) -> bool:
-        return True
+        It is called before the first epoch of a run, also if they were removed before.
+        """
 
-    def write(self, df: Any, attempt: Attempt) -> None:
-        df.write.format(self.format).mode(self.mode).options(**self.options).save()
-
-
-def writer(format: str, *, mode: str = "append", **options: object) -> Writer:
-    """Return a sink for any DataFrame writer format.
-
-    Exactly-once depends on the format: appending again after a crash between the sink and the
-    commit writes an epoch again.
-
-    >>> writer("noop")
-    Writer(format='noop', mode='append', options={})
-    """
-    return Writer(format, mode, {name: str(value) for name, value in options.items()})
-
-
-@dataclass(frozen=True)
-class Callback(Sink):
-    """A sink that calls a function of the user. See `callback`."""
-
-    fn: Callable[[Any, int], object]
-    concurrent: bool = False
-    reads_once: ClassVar[bool] = False
-
-    @property
-    def is_concurrent(self) -> bool:
-        return self.concurrent
-
-    def write(self, df: Any, attempt: Attempt) -> None:
-        self.fn(df, attempt.epoch)
-
-
-def callback(fn: Callable[[Any, int], object], *, concurrent: bool = False) -> Callback:
-    """Return a sink that calls a function `(df, epoch)` once per epoch before the commit.
-
-    The frame may be read any number of times, in part or not at all. After a crash the function is
-    called again with the same epoch number: make its effect depend on the number.
-
-    Parameters:
-        fn: the function.
-        concurrent: whether it may run, in a thread of its own, while other sinks of the job write.
-            Without it the function is called alone, after the sinks that statekit writes.
-
-    >>> callback(print, concurrent=True).is_concurrent
-    True
-    """
-    return Callback(fn, concurrent)
+    def close(self) -> None:  # noqa: B027 - nor this
+        """Release resources, in the driver, at the end of a run."""
 
 
 @contextmanager

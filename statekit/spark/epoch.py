@@ -20,6 +20,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import Report, ShardPlans
@@ -29,7 +30,9 @@ from statekit.job.job import Job
 from statekit.job.options import StartOptions
 from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
-from statekit.sinks.sink import Attempt, Sink, sink_failures
+from statekit.runtime.sink_epochs import SinkEpochs, nullable
+from statekit.sinks.frame_sinks import FrameSink, Target
+from statekit.sinks.sink import Attempt, Receipt, Sink
 from statekit.spark.concurrent_actions import Action, compute, run_all
 from statekit.spark.failures import is_of_spark, of_ended_worker, translated
 from statekit.spark.frames.columns import quoted
@@ -56,9 +59,10 @@ from statekit.spark.frames.shared_reads import (
 )
 from statekit.spark.session import runs_here, warn_of_settings
 from statekit.spark.worker.commit_records import Reports
-from statekit.spark.worker.pickling import Pickled, PickledBases, pickled_chain
+from statekit.spark.worker.pickling import Pickled, PickledBases, pickled, pickled_chain
 from statekit.spark.worker.rows import UnionReader
 from statekit.spark.worker.shards import ShardStep
+from statekit.spark.worker.staging import RECEIPTS, StageStep, receipts_of
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, default_working_directory
 
@@ -86,7 +90,7 @@ class EpochRunner:
     """
 
     _coordinator: Coordinator
-    _outputs: Mapping[str, Sink]
+    _outputs: Mapping[str, Target]
     options: InitVar[StartOptions]
     _first_inputs: Mapping[str, FirstInput]
     _context: SparkContext
@@ -102,11 +106,12 @@ class EpochRunner:
         self._frames: dict[tuple[Pass, Combines], OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
         self._unsorted: set[str] = set()
-        self._plans_again = all(sink.reads_once for sink in outputs.values())
+        self._plans_again = all(map(_reads_once, outputs.values()))
         self._passes = self._new_passes()
         self._inputs: Mapping[str, DataFrame] = {}
         self._is_small: Callable[[], bool] = lambda: False
-        self._written: set[str] = set()
+        self._sink_epochs = SinkEpochs(self._coordinator, is_of_spark)
+        self._pickled_sinks: dict[str, Pickled[Sink]] = {}
         self._reports = Reports(self._context)
         self._reporter = self._reports.begin()
         self._single_read = _is_single_read(job, outputs)
@@ -119,7 +124,9 @@ class EpochRunner:
                 self._directory,
                 self._coordinator.job_file.id,
             )
-        self._can_try = not any(sink.may_duplicate for sink in outputs.values())
+        self._can_try = not any(
+            isinstance(sink, FrameSink) and sink.may_duplicate for sink in outputs.values()
+        )
 
     def run(self, inputs: Mapping[str, DataFrame], *, what: str, batch: int | None = None) -> None:
         """Compute, write and commit one epoch.
@@ -160,7 +167,7 @@ class EpochRunner:
         Operators with different keys run without a chain. Rows that are out of order, and too many
         for their worker to sort, are sorted by Spark.
         """
-        self._written.clear()  # sinks are written once more
+        self._sink_epochs.run_again()
         if isinstance(error, StrayKeyError):
             self._strayed.add(error.operator)
             self._passes = self._new_passes()
@@ -322,18 +329,22 @@ class EpochRunner:
         return "jvm" if count is None or count >= _COMBINED_IN_JVM else "python"
 
     def _write(self, df: DataFrame, name: str) -> None:
-        coordinator = self._coordinator
-        attempt = Attempt(
-            epoch=coordinator.epoch,
-            writer=coordinator.writer,
-            is_first=name not in self._written,
-            without_outputs=coordinator.without_outputs,
-            check_owner=coordinator.check_owner,
-        )
-        attempt.check_owner()
-        with sink_failures(name, coordinator.epoch, is_of_spark):
-            self._outputs[name].write(df, attempt)
-        self._written.add(name)
+        sink = self._outputs[name]
+        if isinstance(sink, Sink):
+            self._sink_epochs.write(name, sink, partial(self._staged, df, name, sink))
+            return
+        with self._sink_epochs.attempt(name) as attempt:
+            sink.write(df, attempt)
+
+    def _staged(self, df: DataFrame, name: str, sink: Sink, attempt: Attempt) -> list[Receipt]:
+        """Write the parts of a frame to a sink in the workers."""
+        if name not in self._pickled_sinks:
+            self._pickled_sinks[name] = pickled(sink, f"sink {name!r}")
+        schema = nullable(to_arrow_schema(df.schema, timezone="UTC"))
+        sent = self._pickled_sinks[name]
+        step = StageStep(name, sent, schema, attempt.epoch, attempt.writer)
+        rows = df.mapInArrow(step, RECEIPTS).collect()
+        return receipts_of((row.part, row.receipt) for row in rows)
 
     def _late(self, chained: Chain, streams: EpochStreams) -> DataFrame:
         """Return the late records of all inputs of the first operator of a chain, with the columns
@@ -396,7 +407,9 @@ class EpochRunner:
             alone: list[Action] = []
             for sink in job.sinks:
                 write = Action(sink.name, partial(self._write, streams[sink.stream], sink.name))
-                (beside if self._outputs[sink.name].is_concurrent else alone).append(write)
+                target = self._outputs[sink.name]
+                is_alone = isinstance(target, FrameSink) and not target.is_concurrent
+                (alone if is_alone else beside).append(write)
             if beside:
                 run_all(beside)
             for write in alone:
@@ -458,9 +471,14 @@ def _is_small(frames: Sequence[DataFrame]) -> bool:
     return 0 < pieces <= context.defaultParallelism
 
 
-def _is_single_read(job: Job, outputs: Mapping[str, Sink]) -> bool:
+def _reads_once(target: Target) -> bool:
+    """Return whether a sink computes its frame exactly once and completely."""
+    return isinstance(target, Sink) or target.reads_once
+
+
+def _is_single_read(job: Job, outputs: Mapping[str, Target]) -> bool:
     """Return whether every stream is read once, and the only sink reads its stream once."""
-    if len(job.sinks) != 1 or not outputs[job.sinks[0].name].reads_once:
+    if len(job.sinks) != 1 or not _reads_once(outputs[job.sinks[0].name]):
         return False
     streams = [source.name for source in job.sources] + [op.name for op in job.operators]
     streams += [transform.name for transform in job.transforms]

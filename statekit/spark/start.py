@@ -19,8 +19,10 @@ from statekit.keygroup import DEFAULT_GROUPS
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
 from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.sink_epochs import check_directories
 from statekit.shown import shown
-from statekit.sinks import Callback, Sink
+from statekit.sinks.frame_sinks import Callback, FrameSink, Target
+from statekit.sinks.sink import Sink
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.frames.plan import FirstInput, check_input
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
@@ -61,7 +63,9 @@ def start_query(
     """
     check_classic(spark, inputs)
     check_options(options.rocksdb, options.keep_copies)
-    sinks = {name: _sink(name, output) for name, output in (outputs or {}).items()}
+    declared = {sink.name: sink.target for sink in job.sinks if sink.target is not None}
+    given = {**declared, **(outputs or {})}
+    sinks = {name: _target(name, output) for name, output in given.items()}
     job.check_names(inputs, sinks)
     _check_frames(inputs)
     _check_outputs(job, sinks)
@@ -128,8 +132,8 @@ def _check_end(options: StartOptions, *, is_streaming: bool) -> None:
         raise StateTypeError("heartbeat= needs a stream that continues: this trigger lets it end")
 
 
-def _sink(name: str, output: object) -> Sink:
-    if isinstance(output, Sink):
+def _target(name: str, output: object) -> Target:
+    if isinstance(output, Sink | FrameSink):
         return output
     if callable(output):
         return Callback(output)
@@ -165,18 +169,14 @@ def _check_frames(inputs: Mapping[str, object]) -> None:
             raise ProcessError(f"inputs[{name!r}] has columns of the same name: rename {twice}")
 
 
-def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
+def _check_outputs(job: Job, sinks: Mapping[str, Target]) -> None:
     """Check the outputs before the first epoch: missing schemas, shared directories."""
     for operator in job.operators:
         output_schema(operator.declared.output_type)
     for transform in job.transforms:
         if not transform.function.keeps_records:
             output_schema(transform.function.output_type)
-    directories = [sink.directory for sink in sinks.values() if sink.directory is not None]
-    if len(set(directories)) != len(directories):
-        raise StateTypeError(
-            f"outputs= has two sinks in one directory ({sorted(directories)}): give each its own"
-        )
+    check_directories(sinks.values())
 
 
 def _check_not_running(repository: Repository) -> None:

@@ -228,6 +228,9 @@ class _FaultyObjects:
         if effect in ("fail before", "fail after", "tear"):
             raise self._failed("delete", paths[0])
 
+    def move(self, path: str, target: str) -> None:
+        self._done("put", path, partial(self._inner.move, path, target))
+
     def sync_folder(self, folder: str) -> None:
         self._inner.sync_folder(folder)
 

@@ -407,6 +407,9 @@ class _PastObjects:
     def delete(self, paths: Sequence[str]) -> None:
         self._own.delete(paths)
 
+    def move(self, path: str, target: str) -> None:
+        self._own.move(path, target)
+
     def sync_folder(self, folder: str) -> None:
         """Do nothing: the objects end with the process."""
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 import statekit as sk
-from statekit.sinks.sink import Attempt, Sink
+from statekit.sinks import Attempt, FrameSink
 from tests.support.spark_job import (
     EVENT_SCHEMA,
     Counted,
@@ -270,7 +270,7 @@ def _plans_since(runs: Runs, last: int, at_most: int = 1_000) -> dict[int, str]:
     return plans
 
 
-class _Rows(Sink):
+class _Rows(FrameSink):
     """A sink of this module alone: the core knows nothing of it."""
 
     def __init__(self, *, reads_once: bool) -> None:

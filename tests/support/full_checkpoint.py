@@ -193,6 +193,9 @@ class Kept:
     def delete(self, paths: Sequence[str]) -> None:
         raise RequestError(f"{paths} are not to be deleted", may_pass=False)
 
+    def move(self, path: str, target: str) -> None:
+        raise RequestError(f"{path} is not to be moved to {target}", may_pass=False)
+
     def sync_folder(self, folder: str) -> None:
         raise RequestError(f"nothing is to be deleted in {folder}", may_pass=False)
 

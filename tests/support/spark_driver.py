@@ -15,8 +15,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from statekit.checkpoint.store import Store
 from statekit.runtime.coordinator import Coordinator
-from statekit.sinks.parquet_files import _ParquetEpoch
+from statekit.sinks.files import Parquet
+from statekit.sinks.sink import Attempt
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.query import Query
 from tests.support.spark_job import counting_job
@@ -43,7 +45,7 @@ def arm(point: str, epoch: int) -> None:
         inner = getattr(cls, name)
 
         def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-            here = epoch_of(self) == epoch
+            here = epoch_of(self, *args, **kwargs) == epoch
             if here and before:
                 die()
             result = inner(self, *args, **kwargs)
@@ -53,29 +55,26 @@ def arm(point: str, epoch: int) -> None:
 
         setattr(cls, name, wrapped)
 
-    def of_sink(sink: Any) -> int:
-        return int(sink._prefix.split("-")[1])
+    def of_attempt(_: Any, attempt: Attempt, *__: Any) -> int:
+        return attempt.epoch
 
     if number == 0:
-        at(EpochRunner, "_write", lambda runner: runner._coordinator.epoch, before=True)
+        at(EpochRunner, "_write", lambda runner, *_: runner._coordinator.epoch, before=True)
     elif number == 1:
-        at(_ParquetEpoch, "_publish", of_sink, before=True)
+        at(Parquet, "publish", of_attempt, before=True)
     elif number == 2:
+        moved = Store.move
 
-        def publish_one(self: Any, parts: list[Any]) -> None:
-            if of_sink(self) != epoch:
-                publish(self, parts)
-                return
-            home = self._path_of(self._directory, f"{self._prefix}00000.parquet")
-            assert self._files.rename(parts[0], home)
-            die()
+        def move_one(self: Store, path: str, target: str) -> None:
+            moved(self, path, target)
+            if target.startswith(f"epoch-{epoch:020d}-"):
+                die()
 
-        publish = _ParquetEpoch._publish
-        _ParquetEpoch._publish = publish_one  # type: ignore[method-assign]
+        Store.move = move_one  # type: ignore[method-assign]
     elif number == 3:
-        at(Coordinator, "commit", lambda coordinator: coordinator.epoch, before=True)
+        at(Coordinator, "commit", lambda coordinator, *_, **__: coordinator.epoch, before=True)
     else:
-        at(Coordinator, "commit", lambda coordinator: coordinator.epoch, before=False)
+        at(Coordinator, "commit", lambda coordinator, *_, **__: coordinator.epoch, before=False)
 
 
 def announce() -> None:

@@ -15,7 +15,8 @@ from statekit.codec.annotations import struct_flavour
 from statekit.errors import StateTypeError
 from statekit.records import by_value
 from statekit.shown import shown, shown_text
-from statekit.sinks.sink import Callback, Sink
+from statekit.sinks.frame_sinks import Callback, FrameSink
+from statekit.sinks.sink import Sink
 from statekit.testing.counterexamples import counterexample, strategy_of
 from statekit.testing.drivers.processes import OtherProcess, call_functions
 from statekit.testing.effort import Depth, Effort
@@ -63,8 +64,9 @@ def check_sink(
 
     Parameters:
         make: takes a directory, and returns the sink and a function without arguments that reads
-            the records of the sink. The sink is a function `(records, epoch)`, as for `Job.run`; or
-            one of `sk.sinks` such as `callback(fn)`, or a `Sink` of your own, which runs on Spark.
+            the records of the sink. The sink is a function `(records, epoch)`, as for `Job.run`; a
+            `Sink`, such as `sk.sinks.parquet(path)` or one of your own; or a `FrameSink`, such as
+            `sk.sinks.callback(fn)`, which runs on Spark.
             Each start of the job calls `make`, and so does this process, to read: the directory is
             empty for the first one alone. Its name can name a table.
         events: the type of the records, or records.
@@ -133,7 +135,7 @@ class _Trials:
                 f"({shown_text(error)}): open connections and files within make()"
             ) from error
         sink, _ = self._made(self._new_home())
-        self.is_on_spark = isinstance(sink, Sink)
+        self.is_on_spark = isinstance(sink, FrameSink)
         named = sink.fn if isinstance(sink, Callback) else sink
         self.name = getattr(named, "__name__", type(named).__name__)
 
@@ -156,10 +158,10 @@ class _Trials:
                 "has written, as in `return sink, read`"
             )
         sink, read = made
-        if not isinstance(sink, Sink) and not callable(sink):
+        if not isinstance(sink, Sink | FrameSink) and not callable(sink):
             raise StateTypeError(
                 f"make() returned {shown(sink)} as the sink: return a function (records, epoch), "
-                "or on Spark sk.sinks.callback(fn) or a Sink"
+                "a Sink, or on Spark sk.sinks.callback(fn) or a FrameSink"
             )
         if not callable(read):
             raise StateTypeError(

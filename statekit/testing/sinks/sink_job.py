@@ -13,7 +13,7 @@ import signal
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -28,7 +28,8 @@ from statekit.errors import ProcessError
 from statekit.functions.process import process
 from statekit.job.job import Job
 from statekit.records.output_type import OutputType
-from statekit.sinks.sink import Attempt, Callback, Sink
+from statekit.sinks.frame_sinks import Callback, FrameSink
+from statekit.sinks.sink import Attempt, EpochRanges, Part, Receipt, Sink
 from statekit.testing.drivers.processes import forked
 
 Make = Callable[[Path], tuple[Any, Callable[[], Any]]]
@@ -144,6 +145,13 @@ class KillPoints:
     @contextlib.contextmanager
     def in_sink(self, epoch: int) -> Iterator[None]:
         """Count each line that this thread runs, and the moment after the last one."""
+        with self.in_lines(epoch):
+            yield
+        self.reach(KillPoint(epoch, "written"))
+
+    @contextlib.contextmanager
+    def in_lines(self, epoch: int) -> Iterator[None]:
+        """Count each line that this thread runs."""
 
         def trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
             file = frame.f_code.co_filename
@@ -157,7 +165,6 @@ class KillPoints:
             yield
         finally:
             sys.settrace(before)
-        self.reach(KillPoint(epoch, "written"))
 
     def next_epoch(self) -> None:
         """Count the moment after the commit, if an epoch was committed."""
@@ -169,7 +176,7 @@ def function_of(sink: Any) -> Any:
     """Return the function of a sink, or its method that writes."""
     if isinstance(sink, Callback):
         return function_of(sink.fn)
-    if isinstance(sink, Sink):
+    if isinstance(sink, Sink | FrameSink):
         return type(sink).write
     if isinstance(sink, functools.partial):
         return function_of(sink.func)
@@ -230,7 +237,7 @@ class SinkJob:
             self._run_on_spark(sink, points)
             return
 
-        def output(records: list[Any], epoch: int) -> None:
+        def call(records: list[Any], epoch: int) -> None:
             with points.in_sink(epoch):
                 sink(records, epoch)
 
@@ -243,13 +250,13 @@ class SinkJob:
 
         job_with_sink(self.records).run(
             {"records": given()},
-            outputs={"out": output},
+            outputs={"out": _KilledSink(sink, points) if isinstance(sink, Sink) else call},
             checkpoint=self.home / "checkpoint",
             parallelism=1,
             epoch_size=self.epoch_size,
         )
 
-    def _run_on_spark(self, sink: Sink, points: KillPoints) -> None:
+    def _run_on_spark(self, sink: FrameSink, points: KillPoints) -> None:
         from statekit.testing.drivers.spark_session import quiet_session
 
         os.environ.pop("PYSPARK_GATEWAY_PORT", None)  # of a JVM that is not to be killed
@@ -260,7 +267,7 @@ class SinkJob:
         query = job_with_sink(self.records).start(
             spark,
             {"records": reader.parquet(str(files))},
-            {"out": _KilledSink(sink, points)},
+            {"out": _KilledFrameSink(sink, points)},
             checkpoint=self.home / "checkpoint",
             working_directory=self.home / "working",
             parallelism=1,
@@ -289,6 +296,36 @@ class _KilledSink(Sink):
     """A sink whose lines are moments at which the process can be killed."""
 
     sink: Sink
+    points: KillPoints
+
+    @property
+    def directory(self) -> str | None:
+        return self.sink.directory
+
+    def open(self, attempt: Attempt) -> None:
+        with self.points.in_lines(attempt.epoch):
+            self.sink.open(attempt)
+
+    def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt | None:
+        with self.points.in_lines(part.epoch):
+            return self.sink.write(part, batches)
+
+    def publish(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
+        with self.points.in_sink(attempt.epoch):
+            self.sink.publish(attempt, receipts)
+
+    def abandon(self, epochs: EpochRanges) -> None:
+        self.sink.abandon(epochs)
+
+    def close(self) -> None:
+        self.sink.close()
+
+
+@dataclass(frozen=True)
+class _KilledFrameSink(FrameSink):
+    """A sink of frames whose lines are moments at which the process can be killed."""
+
+    sink: FrameSink
     points: KillPoints
 
     @property

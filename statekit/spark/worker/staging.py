@@ -1,0 +1,82 @@
+"""Outputs in a Spark Python worker: Arrow batches in, receipts of a sink out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from statekit.shown import shown
+from statekit.sinks.sink import Part, Receipt, Sink, sink_failures
+from statekit.spark.worker.failure_texts import readable_errors
+from statekit.spark.worker.pickling import Pickled, unpickled
+from statekit.spark.worker.rows import Batches
+from statekit.spark.worker.worker_process import acknowledge_at_once
+
+RECEIPTS = "part int, receipt string"
+"""The columns of receipts, as DDL. Receipts are JSON."""
+
+
+@dataclass(frozen=True)
+class StageStep:
+    """The function for the partitions of a frame of outputs: each becomes a part of the epoch.
+
+    Parameters:
+        name: of the sink.
+        sink: the sink.
+        schema: of its batches, in any runtime.
+        epoch: the number of the epoch.
+        writer: the run.
+    """
+
+    name: str
+    sink: Pickled[Sink]
+    schema: pa.Schema
+    epoch: int
+    writer: str
+
+    @readable_errors
+    def __call__(self, batches: Batches) -> Batches:
+        acknowledge_at_once()
+        context = TaskContext.get()
+        assert context is not None, "Spark calls it"
+        part = Part(self.epoch, self.writer, context.partitionId())
+        rows = (self._typed(batch) for batch in batches if batch.num_rows)
+        first = next(rows, None)
+        if first is None:
+            return
+        with sink_failures(self.name, self.epoch):
+            receipt = unpickled(self.sink).write(part, chain((first,), rows))
+            if receipt is not None:
+                noted = json.dumps(_checked(receipt))
+                yield pa.record_batch(
+                    {"part": pa.array([part.number], pa.int32()), "receipt": [noted]}
+                )
+        for _ in rows:  # a sink that leaves out rows must not leave out shards
+            continue
+
+    def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with the types of every runtime: Spark's timestamps have the session's
+        time zone.
+        """
+        return batch if batch.schema == self.schema else batch.cast(self.schema)
+
+
+def _checked(receipt: Receipt) -> Receipt:
+    try:
+        json.dumps(receipt)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"write() returned {shown(receipt)}, which is no JSON ({error}): return a dict of "
+            "texts and numbers"
+        ) from error
+    return receipt
+
+
+def receipts_of(rows: Iterator[tuple[int, str]]) -> list[Receipt]:
+    """Return the receipts of a frame, in the order of their parts."""
+    return [json.loads(receipt) for _, receipt in sorted(rows)]

@@ -22,8 +22,8 @@ from statekit.shown import shown, shown_text
 Columns = Sequence[list[Any]]
 
 HINT = (
-    "It works in-process only: a Spark sink needs a schema. Yield a record whose fields have "
-    "concrete types, a fixed tuple, or a scalar."
+    "Without Spark it can be collected; a sink, and Spark, need a schema. Yield a record whose "
+    "fields have concrete types, a fixed tuple, or a scalar."
 )
 
 

@@ -74,10 +74,13 @@ class Parquet(Sink):
             for number, receipt in enumerate(receipts)
         ]
         in_parallel(lambda move: self._store.move(*move), moves)
-        of_attempt = f"{_STAGED}/{prefix}{attempt.writer}-"
-        if attempt.is_first:  # another try of this run may have left some
-            staged = self._store.names(_STAGED)
-            self._store.remove(path for path in staged if path.startswith(of_attempt))
+        # Of tasks that ran twice: later files may come from one that still runs.
+        earlier, own = f"{_STAGED}/epoch-", f"{_STAGED}/{prefix}{attempt.writer}-"
+        self._store.remove(
+            path
+            for path in self._store.names(_STAGED)
+            if path.startswith(own) or earlier < path < f"{_STAGED}/{prefix}"
+        )
 
     def abandon(self, epochs: EpochRanges) -> None:
         self._remove(epochs)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import statekit as sk
@@ -25,6 +26,7 @@ from statekit.checkpoint.manifest_pages import PAGE_LIMITS, ManifestPages
 from statekit.checkpoint.object_store import FilePage, Objects, StoreOptions
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.store import Store
 from statekit.errors import (
     CorruptCheckpointError,
     FencedError,
@@ -38,6 +40,7 @@ from tests.support.command_line import statekit
 from tests.support.counting_job import entries, plain_outputs, plain_state, tally_job
 from tests.support.manual_checkpoints import manifest
 from tests.support.s3_server import ANSWER_LOST, FAULTS, FaultyProxy
+from tests.support.sinks import ORDERS, Spent, spending_job, sums
 from tests.support.timeouts import PATIENCE_S
 
 EPOCHS = [entries(epoch, 15) for epoch in range(5)]
@@ -478,3 +481,32 @@ def test_a_lease_in_an_object_store_is_refused_to_another_process(s3: str) -> No
     assert (taken.returncode, taken.stderr) == (0, "")
     with pytest.raises(FencedError, match="was taken over"):
         lease.commit(4)
+
+
+# ------------------------------------------------------------------------------------------ sinks
+
+
+def _spent(url: str) -> list[Spent]:
+    """The rows of the files of a sink, sorted."""
+    store = Store(url)
+    files = [io.BytesIO(store.read(path)) for path in store.names("")]
+    return sorted(Spent(**row) for file in files for row in pq.read_table(file).to_pylist())
+
+
+def test_parquet_files_in_an_object_store_have_each_epoch_once(s3: str) -> None:
+    job = spending_job(sk.sinks.parquet(f"{s3}/out"))
+    job.run({"orders": ORDERS}, checkpoint=f"{s3}/c", epoch_size=5, drain=False)
+    assert _spent(f"{s3}/out") == sums(ORDERS)
+    job.run({"orders": ORDERS}, checkpoint=f"{s3}/c", epoch_size=5, from_epoch=0)
+    assert _spent(f"{s3}/out") == sums(ORDERS)
+    assert list(Store(f"{s3}/out").names("_statekit")) == []
+
+
+def test_a_sink_writes_over_a_bad_network(s3: str, proxy: FaultyProxy) -> None:
+    """Also moves whose answer is lost are done once."""
+    proxy.__dict__.update(rate=0.3, kinds=[kind for kind in FAULTS if kind != "hang"])
+    job = spending_job(sk.sinks.parquet(f"{s3}/out"))
+    job.run({"orders": ORDERS}, checkpoint=None, epoch_size=1)
+    assert proxy.done
+    proxy.rate = 0.0
+    assert _spent(f"{s3}/out") == sums(ORDERS)

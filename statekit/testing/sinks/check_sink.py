@@ -94,7 +94,7 @@ def check_sink(
     effort = Effort(depth)
     with tempfile.TemporaryDirectory(prefix="statekit-sinks-") as directory:
         trials = _Trials(make, Path(directory))
-        records = _records(events, on_spark=trials.is_on_spark)
+        records = _records(events, has_columns=trials.has_columns)
         epochs = _EPOCHS_ON_SPARK if trials.is_on_spark else _EPOCHS
         kills = effort.inputs(_KILLS_ON_SPARK if trials.is_on_spark else _KILLS)
         with OtherProcess("runs sinks", call_functions, {}) as trials.process:
@@ -136,6 +136,7 @@ class _Trials:
             ) from error
         sink, _ = self._made(self._new_home())
         self.is_on_spark = isinstance(sink, FrameSink)
+        self.has_columns = isinstance(sink, Sink | FrameSink)
         named = sink.fn if isinstance(sink, Callback) else sink
         self.name = getattr(named, "__name__", type(named).__name__)
 
@@ -275,7 +276,7 @@ def _spread(items: Sequence[T], count: int) -> list[T]:
     return [items[(2 * number + 1) * len(items) // (2 * count)] for number in range(count)]
 
 
-def _records(events: Any, *, on_spark: bool) -> list[Any]:
+def _records(events: Any, *, has_columns: bool) -> list[Any]:
     """Return the records that a job writes: the given ones, or generated ones of a type.
 
     Raises:
@@ -287,10 +288,10 @@ def _records(events: Any, *, on_spark: bool) -> list[Any]:
             raise StateTypeError("events=[] has no records: give some, or their type")
     else:
         records = _generated(events)
-    if on_spark and any(struct_flavour(type(record)) is None for record in records):
+    if has_columns and any(struct_flavour(type(record)) is None for record in records):
         raise StateTypeError(
-            f"events has {shown(records[0])}, and Spark needs to know the columns: give records of "
-            "a NamedTuple, a dataclass or the like"
+            f"events has {shown(records[0])}, and such a sink takes columns: give records of a "
+            "NamedTuple, a dataclass or the like"
         )
     job_with_sink(records)
     return records

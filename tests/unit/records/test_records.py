@@ -592,7 +592,9 @@ def test_a_type_without_a_schema_works_until_a_schema_is_asked_for(
 ) -> None:
     declared = output(annotation)
     assert declared.stored([record, record]) == [record, record]
-    with pytest.raises(StateTypeError, match=r"turnaround, output: .*in-process only"):
+    with pytest.raises(
+        StateTypeError, match=r"turnaround, output: .*a sink, and Spark, need a schema"
+    ):
         _ = declared.arrow_schema
     with pytest.raises(StateTypeError):
         declared.to_batch([record])

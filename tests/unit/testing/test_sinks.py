@@ -594,11 +594,11 @@ def test_an_unknown_depth_names_those_there_are() -> None:
         check_sink(file_per_epoch, ORDERS, depth=depth)
 
 
-def test_a_sink_on_spark_needs_records_with_fields() -> None:
+def test_a_sink_of_columns_needs_records_with_fields() -> None:
     def make(place: Path) -> tuple[Any, Read]:
         return sk.sinks.parquet(place), list
 
-    with pytest.raises(sk.StateTypeError, match="Spark needs to know the columns"):
+    with pytest.raises(sk.StateTypeError, match="such a sink takes columns"):
         check_sink(make, [{"cents": 5}])
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
 import statekit as sk
-from statekit.sinks import Attempt, FrameSink
+from statekit.sinks import Attempt, FrameSink, Part, Receipt, Sink
 from tests.support.spark_job import (
     EVENT_SCHEMA,
     Counted,
     Event,
     by_word,
+    count,
     counted,
     counting_job,
     events,
@@ -288,3 +290,63 @@ def test_a_sink_of_another_class_is_written_every_epoch(runs: Runs, reads_once: 
     runs.finish(counting_job(), {"events": stream}, outputs={"counted": sink})
     assert sink.rows == [(0, SIZE), (1, SIZE)]
     _check_state(runs, records)
+
+
+class _Typed(Sink):
+    """Publishes the rows of each epoch, and the types of their columns."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, list[dict[str, Any]]] = {}
+        self.types: set[tuple[str, ...]] = set()
+
+    def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
+        taken = list(batches)
+        rows = [row for batch in taken for row in batch.to_pylist()]
+        return {"rows": rows, "types": list(map(str, taken[0].schema.types))}
+
+    def publish(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
+        self.rows[attempt.epoch] = [row for receipt in receipts for row in receipt["rows"]]
+        self.types |= {tuple(receipt["types"]) for receipt in receipts}
+
+
+@pytest.mark.parametrize("sinks", [1, 2])
+def test_a_sink_gets_on_spark_what_it_gets_in_one_process(runs: Runs, sinks: int) -> None:
+    job, given = sk.Job("counting"), events(seed=7, size=2 * SIZE)
+    counts = job.source("events", Event).process(count)
+    targets = {name: _Typed() for name in ("counted", "copy")[:sinks]}
+    for name in targets:  # of two, frames are persisted, and they are written beside each other
+        counts.sink(name)
+    alone = _Typed()
+    counting_job().run({"events": given}, outputs={"counted": alone}, epoch_size=SIZE)
+    runs.finish(job, {"events": _feed(runs, given)}, outputs=targets, parallelism=3)
+    for target in targets.values():
+        assert target.types == alone.types
+        assert target.rows.keys() == alone.rows.keys()
+        for epoch, rows in target.rows.items():
+            assert sorted(map(repr, rows)) == sorted(map(repr, alone.rows[epoch]))
+
+
+class _Unreachable(_Typed):
+    def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
+        raise ConnectionRefusedError("127.0.0.1:5432")
+
+
+class _Wordy(_Typed):
+    def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
+        return {"batches": list(batches)}
+
+
+@pytest.mark.parametrize(
+    ("sink", "message"),
+    [
+        (_Unreachable(), "sink 'counted' failed in epoch 0 with ConnectionRefusedError"),
+        (_Wordy(), "which is no JSON .*: return a dict of texts and numbers"),
+    ],
+)
+def test_an_error_of_a_sink_in_a_worker_names_it_and_commits_nothing(
+    runs: Runs, sink: Sink, message: str
+) -> None:
+    stream = _feed(runs, events(seed=8, size=SIZE))
+    with pytest.raises(Exception, match=message):
+        runs.finish(counting_job(), {"events": stream}, outputs={"counted": sink})
+    assert runs.epochs() == []

@@ -17,8 +17,8 @@ from tests.support.sinks import ORDERS, Order, Spent, rows_of, spending_job, sum
 
 
 def run(root: Path, out: Path, orders: list[Order] = ORDERS, **options: Any) -> None:
-    options = {"checkpoint": root, "epoch_size": 5, "drain": False} | options
-    spending_job(sk.sinks.parquet(out)).run({"orders": orders}, **options)
+    given: dict[str, Any] = {"checkpoint": root, "epoch_size": 5, "drain": False} | options
+    spending_job(sk.sinks.parquet(out)).run({"orders": orders}, **given)
 
 
 def names(out: Path) -> list[str]:

@@ -593,7 +593,7 @@ class Stream(Generic[T]):
         ...     customer: str
         >>> job = sk.Job("shop")
         >>> job.source("orders", Order).sink("archive", sk.sinks.parquet("/data/orders"))
-        Stream('orders')
+        <Stream 'orders' of Order>
         """
         self._check_single("sink")
         if target is not None and not isinstance(target, Sink | FrameSink):

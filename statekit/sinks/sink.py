@@ -81,12 +81,11 @@ class Sink(ABC):
     ...     customer: str
     ...     cents: int
     >>> @sk.process(key="customer")
-    ... def total(order: Order, sum: sk.ValueState[int]):
+    ... def total(order: Order, sum: sk.ValueState[int]) -> None:
     ...     sum.update((sum.get() or 0) + order.cents)
     >>> job, kept = sk.Job("shop"), Collected()
-    >>> orders = job.source("orders", Order)
-    >>> totals = orders.process(total)
-    >>> _ = orders.sink("kept")
+    >>> orders = job.source("orders", Order).sink("kept")
+    >>> _ = orders.process(total)
     >>> run = job.run({"orders": [Order("ada", 5)]}, outputs={"kept": kept})
     >>> kept.rows
     {0: [{'customer': 'ada', 'cents': 5}]}

@@ -23,7 +23,7 @@ from statekit.server.jobs.tables import MEDIA_TYPES, Asked
 from statekit.server.jobs.wanted import EpochNumber
 from statekit.server.jobs.watch import EVENT_STREAM
 from statekit.server.routes.call import RouteCall
-from statekit.server.routes.reads import Part, json_of, page_of_keys
+from statekit.server.routes.reads import AskedPart, json_of, page_of_keys
 from statekit.server.routes.route_table import RouteTable
 
 routes = RouteTable()
@@ -149,7 +149,7 @@ async def _read(
         view = await epochs.view(facts)
     else:
         view = await facts.job.view_of_cursor(asked.cursor)
-    rows, part = view.state(operator, state), Part(start=asked.start or None, limit=_PAGE_ROWS)
+    rows, part = view.state(operator, state), AskedPart(start=asked.start or None, limit=_PAGE_ROWS)
     found = await facts.call.served.admission.read(
         lambda: encode(page_of_keys(rows, part, asked.cursor))
     )

@@ -41,7 +41,7 @@ def json_of(text: str, name: str) -> Any:
         ) from error
 
 
-def read_key(state: StateView[Any, Any], key: Any, part: Part) -> Any:
+def read_key(state: StateView[Any, Any], key: Any, part: AskedPart) -> Any:
     """Return the value of a state for a key, or a part of it.
 
     Raises:
@@ -66,7 +66,7 @@ def read_key(state: StateView[Any, Any], key: Any, part: Part) -> Any:
     )
 
 
-def _slice(state: StateView[Any, Any], key: Any, part: Part) -> list[Any]:
+def _slice(state: StateView[Any, Any], key: Any, part: AskedPart) -> list[Any]:
     if part.reverse:
         raise bad_request("elements of a list are read from the first to the last")
     start = _index(part.start, "start") or 0
@@ -83,7 +83,7 @@ def _index(text: str | None, name: str) -> int | None:
     return int(text)
 
 
-class Part(msgspec.Struct, frozen=True):
+class AskedPart(msgspec.Struct, frozen=True):
     """The part of a value to read; by default all of it.
 
     Parameters:
@@ -110,10 +110,10 @@ class Part(msgspec.Struct, frozen=True):
         return ROWS_MAX if self.limit is None else self.limit
 
 
-WHOLE = Part()
+WHOLE = AskedPart()
 
 
-def page_of_keys(state: StateView[Any, Any], part: Part, cursor: str | None) -> dict[str, Any]:
+def page_of_keys(state: StateView[Any, Any], part: AskedPart, cursor: str | None) -> dict[str, Any]:
     """Return the keys of a range in order, with their values, and the cursor of the next page. A
     page has at most `ROWS_MAX` rows.
 

@@ -11,7 +11,7 @@ from statekit.query.replica.view import View
 from statekit.server.answers.problems import client_left
 from statekit.server.answers.values import encode
 from statekit.server.jobs.served_job import ServedJob
-from statekit.server.routes.reads import Part, read_key
+from statekit.server.routes.reads import AskedPart, read_key
 
 BYTES_MAX = 2_000_000
 """Limit of the values of one answer, in bytes."""
@@ -35,7 +35,7 @@ def history_of(
     operator: str,
     state: str,
     key: Any,
-    part: Part,
+    part: AskedPart,
     is_unwanted: Callable[[], bool] = lambda: False,
 ) -> KeyHistory:
     """Return the values of a key. This reads epochs from the newest back, until `BYTES_MAX`.
@@ -67,7 +67,7 @@ def history_of(
     return _history(entries, is_cut=False)
 
 
-def _value(view: View, operator: str, state: str, key: Any, part: Part) -> Any:
+def _value(view: View, operator: str, state: str, key: Any, part: AskedPart) -> Any:
     """Return the value after an epoch; None before the job had the operator or the state."""
     if operator not in view.operators:
         return None

@@ -31,7 +31,7 @@ from statekit.server.jobs.wanted import Checksum, EpochNumber, Seconds, Wanted
 from statekit.server.routes.call import RouteCall
 from statekit.server.routes.histories import history_of
 from statekit.server.routes.parameters import JsonText, of_shapes
-from statekit.server.routes.reads import Part, json_of
+from statekit.server.routes.reads import AskedPart, json_of
 from statekit.server.routes.responses import INSIGHT, OF_A_JOB
 from statekit.server.routes.route_table import RouteTable
 from statekit.timestamp import instant
@@ -260,7 +260,7 @@ async def history(call: RouteCall, asked: _HistoryParameters) -> Response:
     """
     operator, state = asked.operator, asked.state
     own = call.served.job(call.token, call.job.alias, operator, state)
-    data, part = json_of(asked.key, "key"), Part(entry=asked.entry)
+    data, part = json_of(asked.key, "key"), AskedPart(entry=asked.entry)
     last = own.last()
     last.state(operator, state).key_from_json(data)
     read = partial(history_of, own, operator, state, data, part)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from statekit.query.tables.read import WideInts
 from statekit.server.jobs.wanted import Wanted
-from statekit.server.routes.reads import ROWS_MAX, WHOLE, Part
+from statekit.server.routes.reads import ROWS_MAX, WHOLE, AskedPart
 
 SHAPES = "x-shapes"
 """Member of the JSON Schema of a parameter that depends on the state: for each shape of rows that
@@ -51,11 +51,11 @@ class PartParameters(Wanted):
     rows: bool = Field(True, description="Of a stream of events: begin with all present rows.")
 
     @property
-    def part(self) -> Part:
+    def part(self) -> AskedPart:
         """The part of a value, or of the keys of a state, that a request asks for."""
         if not self.model_fields_set:
             return WHOLE
-        return Part(self.entry, self.start, self.end, self.limit, self.reverse)
+        return AskedPart(self.entry, self.start, self.end, self.limit, self.reverse)
 
 
 class FileParameters(Wanted):

@@ -29,7 +29,7 @@ from statekit.server.routes.parameters import (
     StateParameters,
     wide_ints_of,
 )
-from statekit.server.routes.reads import Part, json_of, page_of_keys, read_key
+from statekit.server.routes.reads import AskedPart, json_of, page_of_keys, read_key
 from statekit.server.routes.responses import (
     JSON,
     NOT_MODIFIED,
@@ -180,7 +180,7 @@ def _accepted(call: RouteCall) -> Format | None:
 
 
 async def _one(
-    call: RouteCall, view: View, place: tuple[str, str], part: Part, key: Any, *, is_json: bool
+    call: RouteCall, view: View, place: tuple[str, str], part: AskedPart, key: Any, *, is_json: bool
 ) -> Response:
     state = view.state(*place)
     key_of = state.key_from_json if is_json else state.key_from_text

@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame
 import statekit as sk
 from statekit.testing import check_sink
 
+pytestmark = pytest.mark.soak
+
 
 class Order(NamedTuple):
     customer: str
@@ -41,7 +43,6 @@ def appending(place: Path) -> tuple[Any, Callable[[], list[Order]]]:
     return sk.sinks.callback(appended), reading(place)
 
 
-@pytest.mark.soak
 def test_the_parquet_sink_leaves_one_copy() -> None:
     check_sink(parquet, ORDERS, depth="quick")
 

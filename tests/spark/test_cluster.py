@@ -17,6 +17,7 @@ import pytest
 
 from statekit.checkpoint.repository import Repository
 from tests.support.cluster_driver import DIES, ENDS, EPOCH, LOSES, SHARDS, STRAGGLES, Handled
+from tests.support.effort import SOAK
 from tests.support.spark_clusters import Cluster
 from tests.support.spark_drivers import KillableProcess
 from tests.support.spark_job import Event, counted
@@ -29,6 +30,9 @@ pytestmark = [
 ]
 
 EPOCHS = ENDS + 1
+KILLS = {DIES: "spell", LOSES: "add"} if SOAK else {LOSES: "add"}
+"""In the midst of which operator an executor dies, by epoch."""
+
 SIZE = 60
 
 
@@ -47,7 +51,7 @@ class Done:
     Parameters:
         home: its directory.
         handled: who handled what.
-        killed: the executors that were killed.
+        killed: the executors that were killed, by epoch.
         copies: what each executor had working copies of before the application ended, as operator
             and key groups, by the directory of the executor.
         left: those that are there when it has ended.
@@ -55,7 +59,7 @@ class Done:
 
     home: Path
     handled: list[Handled]
-    killed: list[int]
+    killed: dict[int, int]
     copies: dict[Path, set[str]]
     left: dict[Path, set[str]]
 
@@ -71,7 +75,7 @@ class Done:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """One run of five epochs, in which two executors are killed."""
+    """One run of five epochs, in which executors are killed."""
     home = tmp_path_factory.mktemp("cluster")
     for name in ("handled", "log-of-events"):
         (home / name).mkdir()
@@ -82,7 +86,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
         KillableProcess("cluster_driver.py", home, cluster.url, log=home / "log") as driver,
     ):
         run = _Run(home, cluster, driver)
-        killed = [run.kill_one_of_two("spell", DIES), run.kill_one_of_two("add", LOSES)]
+        if DIES not in KILLS:
+            (home / f"go-{DIES}").touch()
+        killed = {epoch: run.kill_one_of_two(operator, epoch) for epoch, operator in KILLS.items()}
         run.executors_at("add", ENDS)
         copies = cluster.working_copies()
         (home / f"go-{ENDS}").touch()
@@ -172,11 +178,9 @@ def test_of_two_attempts_at_a_time_one_counts(done: Done) -> None:
 def test_an_epoch_outlives_the_executor_that_was_killed_in_its_midst(done: Done) -> None:
     lost = [t for t in done.tasks() if t["Task End Reason"]["Reason"] == "ExecutorLostFailure"]
     assert {task["Stage Attempt ID"] for task in lost}, "tasks were running there"
-    for operator, epoch, killed in (
-        ("spell", DIES, done.killed[0]),
-        ("add", LOSES, done.killed[1]),
-    ):
-        found = {h.executor for h in done.handled if (h.operator, h.epoch) == (operator, epoch)}
+    for epoch, killed in done.killed.items():
+        at = (KILLS[epoch], epoch)
+        found = {h.executor for h in done.handled if (h.operator, h.epoch) == at}
         assert killed in found
         assert found - {killed}
 

@@ -29,6 +29,8 @@ QUERIES = 4 if SOAK else 1
 """Queries of one driver, which one kill ends at different points."""
 
 KILLS = 5 if SOAK else 1
+EPOCH_S = 0.2
+"""Queries read a few epochs in a micro-batch, which takes about as long as several of these."""
 
 
 class Followed:
@@ -97,6 +99,7 @@ def test_changes_are_written_once_by_queries_that_are_killed_at_random_points(
             end = time.monotonic() + chosen.uniform(0.0, 4.0)
             while time.monotonic() < end:
                 chosen.choice(followed).run(1)
+                time.sleep(EPOCH_S)
             driver.kill()
             assert driver.wait() == -signal.SIGKILL, driver.log()
         for one in followed:

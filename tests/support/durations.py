@@ -19,13 +19,13 @@ _FILE = ROOT / "tests/durations.json"
 LONG_S = 0.7
 """A function is a slow test if it takes longer with one of its parameters."""
 
-FUNCTION_S = 2.0
-FILE_S = 8.0
+FUNCTION_S = 1.0
+FILE_S = 5.0
 """A function has so much time, or one of its parameters, and the long functions of a file so much
 together, or the first of them. The others run in `make soak`.
 """
 
-_STORED_S = 0.1
+_STORED_S = 0.05
 """Functions that take less time are not in the file."""
 
 
@@ -49,17 +49,17 @@ class Durations:
         return cls(json.loads(_FILE.read_text()))
 
     def of(self, test: str) -> float:
-        """Return the seconds of a test; 0 if it takes less than half a second, or is new."""
+        """Return the seconds of a test; 0 if it takes next to none, or is new."""
         return self.seconds.get(_function_of(test), 0.0)
 
     def share_of(self, tests: Iterable[str]) -> set[str]:
         """Return the tests that run each time: as many parameters of a function as fit into
         `FUNCTION_S`, spread evenly over all, and the long functions of a file that come first.
 
-        >>> durations = Durations({"test_a.py::test_sum": 0.9, "test_a.py::test_kills": 7.0})
-        >>> sums = [f"test_a.py::test_sum[{number}]" for number in range(5)]
-        >>> sorted(durations.share_of(["test_a.py::test_mean", *sums, "test_a.py::test_kills"]))
-        ['test_a.py::test_mean', 'test_a.py::test_sum[0]', 'test_a.py::test_sum[2]']
+        >>> durations = Durations({"a.py::sum": 0.4, "a.py::copy": 0.9, "a.py::kill": 7.0})
+        >>> sums = [f"a.py::sum[{number}]" for number in range(5)]
+        >>> sorted(durations.share_of([*sums, "a.py::copy", "a.py::kill"]))
+        ['a.py::copy', 'a.py::sum[0]', 'a.py::sum[2]']
         """
         of_functions: defaultdict[str, list[str]] = defaultdict(list)
         for test in tests:
@@ -79,7 +79,7 @@ class Durations:
     def store(self) -> None:
         """Write them to the file. Functions of files that are gone are left out."""
         there = {
-            name: round(seconds, 1)
+            name: round(seconds, 2)
             for name, seconds in sorted(self.seconds.items())
             if seconds >= _STORED_S and (ROOT / file_of(name)).exists()
         }

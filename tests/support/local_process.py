@@ -16,9 +16,10 @@ from statekit.checkpoint.repository import Repository
 from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies
+from tests.support.effort import SOAK
 from tests.support.spark_job import Counted, counting_job, events
 
-EPOCHS = 60
+EPOCHS = 60 if SOAK else 20
 EPOCH_SIZE = 40
 
 

@@ -86,7 +86,7 @@ DOCUMENTED: tuple[Callable[[str, Any, Any, Any], bool], ...] = (
 )
 
 
-EVERY = 1 if SOAK else 4
+EVERY = 1 if SOAK else 3
 """Of so many values each type is compared with one, and with others than the next type."""
 
 
@@ -106,7 +106,8 @@ def test_each_value_is_converted_as_by_sparks_own_functions(spark: SparkSession)
             if not known:
                 strange.append((of, value, expected, found))
     assert not strange
-    assert met == {kind.__name__ for kind in DOCUMENTED}
+    if SOAK:
+        assert met == {kind.__name__ for kind in DOCUMENTED}
 
 
 PLACES = {"list": 2, "value": 4, "map value": 4, "map key": 4}

@@ -10,6 +10,8 @@ from statekit.working_copy.base_options import BaseOptions
 from tests.bench import durability
 from tests.bench.report import Row
 
+pytestmark = pytest.mark.soak
+
 ALWAYS = BaseOptions(replay_seconds=0, uploaded_per_changed=1000)
 
 
@@ -19,7 +21,6 @@ def _number(row: Row) -> float:
     return float(found[0])
 
 
-@pytest.mark.soak
 def test_commits_over_many_and_over_few_rows_are_compared() -> None:
     rows = durability.commits(rows=2_000, pairs=3, bases=ALWAYS)
     assert len(rows) == 4
@@ -32,7 +33,6 @@ def test_uploads_have_at_least_the_changed_bytes_and_include_bases() -> None:
         assert not row.result.endswith(" 0 bases")
 
 
-@pytest.mark.slow
 def test_restored_state_is_complete_on_any_disk() -> None:
     rows = durability.restores(rows=500, runs=1, bases=ALWAYS)
     assert all(row.measured.startswith("restore of 500 rows") for row in rows)

@@ -24,9 +24,9 @@ from statekit.cli.tables import (
 )
 from statekit.query.rows.reader import CheckpointReader
 from statekit.query.tables.export import Format, export
-from statekit.query.tables.json_rows import json_rows
 from statekit.query.tables.read import StateTable
 from statekit.query.tables.top import Measure, TopKeys, first_keys
+from statekit.records.json_rows import json_rows
 
 Operator = Annotated[str, typer.Argument(help="Name of the operator.", show_default=False)]
 State = Annotated[

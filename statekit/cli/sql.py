@@ -11,7 +11,7 @@ import typer
 from statekit.cli.arguments import Checkpoint, Epoch, WideInts, WideIntsAsText, ints_as
 from statekit.cli.tables import print_cells, print_line, say
 from statekit.query.tables.export import csv_text
-from statekit.query.tables.json_rows import json_rows, json_values
+from statekit.records.json_rows import json_rows, json_values
 from statekit.sql.run import run_sql
 
 

@@ -4,20 +4,22 @@ A `Sink` takes Arrow batches, in any runtime; a `FrameSink` takes the frame of a
 May import `records`, `checkpoint` and what they may import.
 """
 
-from statekit.sinks.files import Parquet, parquet
+from statekit.sinks.files import Files, csv, json_lines, parquet
 from statekit.sinks.frame_sinks import Callback, FrameSink, Writer, callback, writer
 from statekit.sinks.sink import Attempt, Part, Receipt, Sink
 
 __all__ = [
     "Attempt",
     "Callback",
+    "Files",
     "FrameSink",
-    "Parquet",
     "Part",
     "Receipt",
     "Sink",
     "Writer",
     "callback",
+    "csv",
+    "json_lines",
     "parquet",
     "writer",
 ]

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import IO, TYPE_CHECKING
+from typing import IO, Literal
+
+import msgspec
+import pyarrow as pa
 
 from statekit.checkpoint.store import Store, in_parallel
 from statekit.clock import unique_id
 from statekit.errors import RestoreError
+from statekit.records.json_rows import flat, json_rows
 from statekit.records.rebatch import rebatched
 from statekit.sinks.sink import Attempt, EpochRanges, Part, Receipt, Sink
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _STAGED = "_statekit"
 """The folder of files that are not published yet. Readers of Parquet leave out such names."""
@@ -31,11 +33,20 @@ _SPOOL_BYTES_MAX = 32 << 20
 """Files up to this size are kept in memory until they are stored."""
 
 
+FileFormat = Literal["parquet", "json", "csv"]
+
+
 @dataclass(frozen=True)
-class Parquet(Sink):
-    """Parquet files under `path`, with each epoch exactly once. See `parquet`."""
+class Files(Sink):
+    """Files under `path`, with each epoch exactly once. See `parquet`.
+
+    Parameters:
+        path: a directory, or the URL of one.
+        format: of the files.
+    """
 
     path: str
+    format: FileFormat = "parquet"
 
     @property
     def directory(self) -> str:
@@ -46,7 +57,7 @@ class Parquet(Sink):
         return Store(self.path, drafts=_STAGED)
 
     def __getstate__(self) -> dict[str, str]:
-        return {"path": self.path}  # each process opens the directory itself
+        return {"path": self.path, "format": self.format}  # each process opens the directory
 
     def open(self, attempt: Attempt) -> None:
         if not attempt.is_first:
@@ -61,7 +72,7 @@ class Parquet(Sink):
         # A task that runs twice at a time has two files.
         staged = f"{_STAGED}/{_prefix(part.epoch)}{part.writer}-{part.number}-{unique_id()}"
         with tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX) as file:
-            _write_parquet(file, batches)
+            _WRITERS[self.format](file, batches)
             self._store.put_file(staged, file)
         return {"staged": staged}
 
@@ -69,8 +80,9 @@ class Parquet(Sink):
         prefix = _prefix(attempt.epoch)
         if attempt.is_first:
             self._remove(((attempt.epoch, attempt.epoch),))
+        suffix = _SUFFIXES[self.format]
         moves = [
-            (str(receipt["staged"]), f"{prefix}{number:05d}.parquet")
+            (str(receipt["staged"]), f"{prefix}{number:05d}.{suffix}")
             for number, receipt in enumerate(receipts)
         ]
         in_parallel(lambda move: self._store.move(*move), moves)
@@ -106,13 +118,13 @@ class Parquet(Sink):
         self._store.remove(path for path, epoch in published if _is_in(epochs, epoch))
 
 
-def parquet(path: object) -> Parquet:
+def parquet(path: object) -> Files:
     """Return a sink that writes Parquet files, with each epoch exactly once, in any runtime.
 
     An epoch's files are staged, then moved to `epoch-<number>-<part>.parquet`. Files that an
     earlier attempt at the same epoch left are replaced. Files of epochs that were rolled back are
-    removed before the next epoch is written. Readers that list the directory between two moves can
-    see a part of an epoch. Each sink needs a directory of its own. If two runs write to one
+    removed before the next epoch is published. Readers that list the directory between two moves
+    can see a part of an epoch. Each sink needs a directory of its own. If two runs write to one
     checkpoint, one of them is refused before it moves files, unless both start to move at the same
     moment.
 
@@ -120,9 +132,32 @@ def parquet(path: object) -> Parquet:
         path: a directory, or a URL such as `s3://bucket/turnarounds`, as for checkpoints.
 
     >>> parquet("/data/turnarounds")
-    Parquet(path='/data/turnarounds')
+    Files(path='/data/turnarounds', format='parquet')
     """
-    return Parquet(str(path))
+    return Files(str(path))
+
+
+def json_lines(path: object) -> Files:
+    """Return a sink that writes files with a line of JSON per record, as `parquet` does.
+
+    Values have the JSON form of answers and exports: a timedelta is `"PT2H"`, bytes are hex. The
+    names of the files end with `.jsonl`.
+
+    >>> json_lines("/data/turnarounds")
+    Files(path='/data/turnarounds', format='json')
+    """
+    return Files(str(path), "json")
+
+
+def csv(path: object) -> Files:
+    """Return a sink that writes files of CSV with a header each, as `parquet` does.
+
+    Nested values are JSON, bytes are hex.
+
+    >>> csv("/data/turnarounds")
+    Files(path='/data/turnarounds', format='csv')
+    """
+    return Files(str(path), "csv")
 
 
 def _prefix(epoch: int) -> str:
@@ -134,20 +169,39 @@ def _is_in(ranges: EpochRanges, epoch: int) -> bool:
 
 
 def _write_parquet(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> None:
-    """Write batches to a file, in row groups that compress well.
+    """Write batches in row groups that compress well."""
+    import pyarrow.parquet as pq  # a tenth of a second for those who write no such files
 
-    Imported here: a job without such a sink need not load it.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    writer: pq.ParquetWriter | None = None
-    try:
+    with contextlib.ExitStack() as opened:
+        writer: pq.ParquetWriter | None = None
         for some in rebatched(batches, rows=_GROUP_ROWS, size=_GROUP_BYTES):
             table = pa.Table.from_batches(some)
             if writer is None:
-                writer = pq.ParquetWriter(file, table.schema)
+                writer = opened.enter_context(pq.ParquetWriter(file, table.schema))
             writer.write_table(table, row_group_size=_GROUP_ROWS)
-    finally:
-        if writer is not None:
-            writer.close()
+
+
+def _write_json(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> None:
+    encoder = msgspec.json.Encoder()
+    for batch in batches:
+        file.write(encoder.encode_lines(json_rows(batch)))
+
+
+def _write_csv(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> None:
+    import pyarrow.csv as pa_csv
+
+    with contextlib.ExitStack() as opened:
+        writer: pa_csv.CSVWriter | None = None
+        for batch in map(flat, batches):
+            if writer is None:
+                writer = opened.enter_context(pa_csv.CSVWriter(file, batch.schema))
+            writer.write_batch(batch)
+
+
+_WRITERS: dict[FileFormat, Callable[[IO[bytes], Iterator[pa.RecordBatch]], None]] = {
+    "parquet": _write_parquet,
+    "json": _write_json,
+    "csv": _write_csv,
+}
+
+_SUFFIXES: dict[FileFormat, str] = {"parquet": "parquet", "json": "jsonl", "csv": "csv"}

@@ -100,7 +100,7 @@ def rows(records: list[Event]) -> list[dict[str, Any]]:
     return [record._asdict() for record in records]
 
 
-def outputs_of(runs: Runs) -> dict[str, sk.sinks.Parquet]:
+def outputs_of(runs: Runs) -> dict[str, sk.sinks.Files]:
     return {name: sk.sinks.parquet(runs.home / name) for name in ("closed", "late", "equal")}
 
 

@@ -14,7 +14,7 @@ import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.codec.json_form import json_form
 from statekit.query.changes.state_changes import StateChanges
-from statekit.query.tables.json_rows import json_rows
+from statekit.records.json_rows import json_rows
 
 ABOUT = ("epoch", "cause", "kind", "watermark", "processing_time", "op", "expires")
 Row = dict[str, Any]

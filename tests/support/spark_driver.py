@@ -17,7 +17,7 @@ from typing import Any
 
 from statekit.checkpoint.store import Store
 from statekit.runtime.coordinator import Coordinator
-from statekit.sinks.files import Parquet
+from statekit.sinks.files import Files
 from statekit.sinks.sink import Attempt
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.query import Query
@@ -61,7 +61,7 @@ def arm(point: str, epoch: int) -> None:
     if number == 0:
         at(EpochRunner, "_write", lambda runner, *_: runner._coordinator.epoch, before=True)
     elif number == 1:
-        at(Parquet, "publish", of_attempt, before=True)
+        at(Files, "publish", of_attempt, before=True)
     elif number == 2:
         moved = Store.move
 

@@ -29,6 +29,7 @@ from statekit.codec.schema_codec import show_wire
 from statekit.codec.value_codec import checked_decode
 from statekit.codec.value_plan import is_map
 from statekit.errors import CorruptCheckpointError
+from statekit.records.json_rows import JSON_MARK
 from statekit.shown import shown, shown_text
 from statekit.timestamp import timedelta_to_micros
 
@@ -39,8 +40,6 @@ TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 DURATION = pa.duration("us")
 
-JSON_MARK = b"statekit.json"
-"""Metadata of fields that JSON shows otherwise than their types."""
 
 INT = pa.int64()
 WIDE_INT = pa.decimal128(20, 0)

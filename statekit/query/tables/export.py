@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from statekit.clock import unique_id
 from statekit.errors import QueryError, StorageError
-from statekit.query.tables.json_rows import flat
+from statekit.records.json_rows import flat
 from statekit.shown import shown
 
 Format = Literal["parquet", "csv", "arrow", "duckdb"]

@@ -16,7 +16,7 @@ from statekit.errors import QueryError
 from statekit.query.replica.view import View
 from statekit.query.tables.child_process import ForkServer
 from statekit.query.tables.export import csv_text
-from statekit.query.tables.json_rows import json_values
+from statekit.records.json_rows import json_values
 from statekit.server.admission.queues import Admission
 from statekit.server.answers.problems import Problem, bad_request
 from statekit.server.answers.values import encode

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import datetime as dt
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
+from statekit.sinks import Sink
 from statekit.testing import check_sink
 from tests.support.sinks import ORDERS, Order, Spent, rows_of, spending_job, sums
 
@@ -121,6 +126,46 @@ def test_rows_come_in_groups_that_compress_well(root: Path, tmp_path: Path) -> N
     run(root, tmp_path / "out", orders, epoch_size=30_000)
     (file,) = (tmp_path / "out").glob("*.parquet")
     assert pq.ParquetFile(file).num_row_groups == 1
+
+
+class Trip(NamedTuple):
+    place: tuple[str, int]
+    took: dt.timedelta
+    fee: Decimal
+    raw: bytes
+    counts: dict[int, int]
+    at: dt.datetime | None = None
+
+
+TRIP = Trip(("oslo", 5), dt.timedelta(hours=2), Decimal("1.50"), b"\xff", {5: 1})
+
+
+@sk.process(key="raw")
+def visited(trip: Trip, seen: sk.ValueState[int]) -> Iterator[Trip]:
+    seen.update(1)
+    yield trip
+
+
+def _written(sink: Sink) -> None:
+    job = sk.Job("trips")
+    job.source("trips", Trip).process(visited).sink("visited", sink)
+    job.run({"trips": [TRIP, TRIP]})
+
+
+def test_lines_of_json_have_the_form_of_all_answers(tmp_path: Path) -> None:
+    _written(sk.sinks.json_lines(tmp_path / "out"))
+    (file,) = (tmp_path / "out").glob("*.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    form = {"took": "PT2H", "fee": "1.50", "raw": "ff", "counts": {"5": 1}, "at": None}
+    assert lines == [{"place": ["oslo", 5], **form}] * 2
+
+
+def test_files_of_csv_have_a_header_and_nested_values_as_json(tmp_path: Path) -> None:
+    _written(sk.sinks.csv(tmp_path / "out"))
+    (file,) = (tmp_path / "out").glob("*.csv")
+    header, *rows = csv.reader(file.read_text().splitlines())
+    assert header == ["place", "took", "fee", "raw", "counts", "at"]
+    assert rows == [['["oslo",5]', "PT2H", "1.50", "ff", '{"5":1}', ""]] * 2
 
 
 def test_the_sink_leaves_each_record_once_whenever_its_process_is_killed() -> None:

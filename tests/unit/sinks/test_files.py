@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
@@ -131,7 +131,7 @@ def test_rows_come_in_groups_that_compress_well(root: Path, tmp_path: Path) -> N
 class Trip(NamedTuple):
     place: tuple[str, int]
     took: dt.timedelta
-    fee: Decimal
+    fee: Annotated[Decimal, sk.Decimals(10, 2)]
     raw: bytes
     counts: dict[int, int]
     at: dt.datetime | None = None

@@ -188,6 +188,7 @@ def _in_memory(source: pa.NativeFile | IO[bytes] | bytes) -> pa.NativeFile | IO[
     """Return a file that Arrow can read, which is in memory if it is small."""
     if isinstance(source, bytes):
         return pa.BufferReader(source)
+    source.seek(0)  # it may just have been written
     start = source.read(_READ_BYTES_MAX)
     if len(start) < _READ_BYTES_MAX:
         return pa.BufferReader(start)

@@ -88,8 +88,27 @@ def staged_in_process(
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of outputs that leave the job: in any runtime, all columns are nullable."""
-    return pa.schema([field.with_nullable(True) for field in schema])
+    """Return the schema of outputs for sinks. In any runtime all fields are nullable, on all levels,
+    except for keys of maps: Spark fills the fields of an absent struct with nulls.
+
+    >>> place = pa.struct([pa.field("town", pa.string(), nullable=False)])
+    >>> nullable(pa.schema([pa.field("place", place, nullable=False)]))
+    place: struct<town: string>
+      child 0, town: string
+    """
+    return pa.schema(list(map(_nullable, schema)))
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    type_, types = field.type, pa.types
+    if types.is_struct(type_):
+        type_ = pa.struct(list(map(_nullable, type_.fields)))
+    elif types.is_map(type_):
+        key = _nullable(type_.key_field).with_nullable(False)
+        type_ = pa.map_(key, _nullable(type_.item_field))
+    elif types.is_list(type_):
+        type_ = pa.list_(_nullable(type_.value_field))
+    return field.with_type(type_).with_nullable(True)
 
 
 def output_batches(output_type: AnyOutput, outputs: list[object]) -> Iterator[pa.RecordBatch]:
@@ -101,8 +120,7 @@ def output_batches(output_type: AnyOutput, outputs: list[object]) -> Iterator[pa
     """
     schema = nullable(output_type.arrow_schema)
     for start in range(0, len(outputs), _BATCH_ROWS):
-        columns = output_type.to_batch(outputs[start : start + _BATCH_ROWS]).columns
-        yield pa.record_batch(columns, schema=schema)
+        yield output_type.to_batch(outputs[start : start + _BATCH_ROWS]).cast(schema)
 
 
 def check_directories(targets: Iterable[object]) -> None:

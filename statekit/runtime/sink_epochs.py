@@ -88,8 +88,8 @@ def staged_in_process(
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of outputs for sinks. In any runtime all fields are nullable, on all levels,
-    except for keys of maps: Spark fills the fields of an absent struct with nulls.
+    """Return the schema of outputs for sinks. In any runtime, fields of all levels are nullable,
+    except keys of maps: Spark fills the fields of an absent struct with nulls.
 
     >>> place = pa.struct([pa.field("town", pa.string(), nullable=False)])
     >>> nullable(pa.schema([pa.field("place", place, nullable=False)]))

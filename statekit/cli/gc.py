@@ -72,7 +72,7 @@ def _collect(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Collect the garbage of a checkpoint, and print what was kept and deleted.
+    """Collect the garbage of a checkpoint, and print the result.
 
     Parameters:
         patience: how long before the last commit orphans were stored.

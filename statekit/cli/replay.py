@@ -87,7 +87,7 @@ def _first_found(replay_of: Callable[..., Replay], keys: Sequence[Any]) -> Repla
 
 
 def _run(replayed: Replay, *, debug: bool) -> None:
-    """Run the records, and print what the function emits and a test that does the same.
+    """Run the records, and print the outputs of the function and a test that does the same.
 
     Parameters:
         debug: open a debugger where the function fails.

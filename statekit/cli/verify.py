@@ -137,7 +137,7 @@ def _check_savepoint_options(*, of_epochs: bool, mend: bool) -> None:
 def _repair(
     repository: Repository, verification: Verification, took: float, drop_rows: bool, as_json: bool
 ) -> Verification:
-    """Repair a checkpoint, print what was done, and return the verification of the last epoch.
+    """Repair a checkpoint, print the repairs, and return the verification of the last epoch.
 
     Parameters:
         verification: of the checkpoint as it is.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -414,6 +414,15 @@ class Plan:
     def wants_late(self, operator: Operator) -> bool:
         """Return whether the late records of an operator are consumed."""
         return self.reads_of(operator.late) > 0
+
+    def targets(self, outputs: Mapping[str, object]) -> dict[str, object]:
+        """Return the target of each sink that has one: that of the run, or else that of the job.
+
+        Parameters:
+            outputs: targets of the run.
+        """
+        declared = {sink.name: sink.target for sink in self.sinks if sink.target is not None}
+        return {**declared, **outputs}
 
     def check_names(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
         """Check that there is one input per source and one output per sink.

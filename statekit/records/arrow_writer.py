@@ -36,7 +36,7 @@ from statekit.records.declaration import (
     foreign_part,
     misfit,
 )
-from statekit.records.json_rows import tuple_names
+from statekit.records.nested_types import tuple_names
 from statekit.records.record_type import RecordType
 from statekit.shown import shown, shown_text
 
@@ -81,7 +81,7 @@ def tuple_rows(member: Any, path: str, stack: tuple[Any, ...]) -> OutputRows:
         stack: the record types around it.
     """
     arguments = typing.get_args(member)
-    names = tuple(tuple_names(len(arguments)))
+    names = tuple_names(len(arguments))
     prefix = f"{path}." if path else ""
     columns = tuple(
         output_column(argument, f"{prefix}{name}", stack)

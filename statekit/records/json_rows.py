@@ -9,9 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from statekit.codec.json_form import duration_text, json_form
-
-JSON_MARK = b"statekit.json"
-"""Metadata of fields that JSON shows otherwise than their types."""
+from statekit.records.nested_types import JSON_MARK
 
 Shows = Callable[[Any], Any]
 """Returns a value of a column, other than None, as JSON-able data."""
@@ -74,18 +72,9 @@ def _part(field: pa.Field) -> Shows:
 
 def _of_struct(type_: pa.StructType, *, is_array: bool) -> Shows:
     parts = [(field.name, _part(field)) for field in type_.fields]
-    if is_array or [name for name, _ in parts] == tuple_names(len(parts)):
+    if is_array:
         return lambda value: [show(value[name]) for name, show in parts]
     return lambda value: {name: show(value[name]) for name, show in parts}
-
-
-def tuple_names(size: int) -> list[str]:
-    """Return the names of the columns of a fixed tuple.
-
-    >>> tuple_names(2)
-    ['_1', '_2']
-    """
-    return [f"_{number}" for number in range(1, size + 1)]
 
 
 def _of_map(type_: pa.MapType) -> Shows:

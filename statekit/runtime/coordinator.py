@@ -471,7 +471,7 @@ class Coordinator:
         return manifest
 
     def _follow(self, manifest: EpochManifest) -> None:
-        """Make a committed epoch the last one: remove its note, and collect what it replaced."""
+        """Make a committed epoch the last one: remove its note, and collect earlier epochs."""
         self.last = self.layout = manifest
         self._before = self.job_file
         if self.note is None:

@@ -43,15 +43,10 @@ from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.key_iteration import not_a_key
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
-from statekit.runtime.sink_epochs import (
-    SinkEpochs,
-    check_directories,
-    output_batches,
-    staged_in_process,
-)
+from statekit.runtime.sink_epochs import SinkEpochs, check_directories, output_batches, staged_part
 from statekit.shown import shown, shown_error
 from statekit.sinks.frame_sinks import FrameSink
-from statekit.sinks.sink import Sink, sink_failures
+from statekit.sinks.sink import Attempt, Part, Receipt, Sink, sink_failures
 from statekit.watermark import is_late
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 from statekit.working_copy.uploader import uploader
@@ -252,22 +247,31 @@ class LocalRunner:
             if self.job.wants_late(operator):
                 streams.put_late(operator, self._is_late(operator))
             reports += reports_of
-        epoch = self.coordinator.epoch
         self.coordinator.check_owner()
-        emitted: dict[str, list[Any]] = {}
-        for sink in self.job.sinks:
-            target = (outputs or {}).get(sink.name)
-            if isinstance(target, Sink):
-                batches = streams.batches(sink.stream)
-                stage = partial(staged_in_process, target, batches=batches)
-                self._sink_epochs.write(sink.name, target, stage)
-                continue
-            records = emitted[sink.name] = streams.of(sink.stream)
-            if target is not None:
-                with sink_failures(sink.name, epoch):
-                    target(records, epoch)
+        emitted = self._write(streams, outputs or {})
         manifest = self.coordinator.commit(reports, offsets=offsets)
         self.coordinator.metrics.committed(manifest, stopwatch_s() - begun_s)
+        return emitted
+
+    def _write(
+        self, streams: RecordStreams, outputs: Mapping[str, OutputCallback | Sink]
+    ) -> dict[str, list[Any]]:
+        """Write the outputs of an epoch, after all of them were made. Return those that did not go
+        to a `Sink`.
+        """
+        columns = {name: target for name, target in outputs.items() if isinstance(target, Sink)}
+        stream_of = {sink.name: sink.stream for sink in self.job.sinks}
+        emitted = {
+            name: streams.of(stream) for name, stream in stream_of.items() if name not in columns
+        }
+        batches = {name: list(streams.batches(stream_of[name])) for name in columns}
+        for name, target in outputs.items():
+            if isinstance(target, Sink):
+                stage = partial(_staged, target, batches[name])
+                self._sink_epochs.write(name, target, stage)
+            else:
+                with sink_failures(name, self.coordinator.epoch):
+                    target(emitted[name], self.coordinator.epoch)
         return emitted
 
     def _is_late(self, operator: Operator) -> Callable[[Any], bool]:
@@ -302,6 +306,12 @@ class LocalRunner:
                     outputs += output_type.stored(emitted)
         idle = IdleShards.of(operator.name, (n for n in range(len(plans)) if n not in active))
         return outputs, [*filter(None, reports), idle]
+
+
+def _staged(sink: Sink, batches: Iterable[pa.RecordBatch], attempt: Attempt) -> list[Receipt]:
+    """Write the outputs of an epoch in this process, as one part."""
+    receipt = staged_part(sink, Part(attempt.epoch, attempt.writer, 0), iter(batches))
+    return [] if receipt is None else [receipt]
 
 
 def _routed(
@@ -407,35 +417,29 @@ def _checked_outputs(job: Job, outputs: Mapping[str, object]) -> dict[str, Outpu
         StateTypeError: a target is none, or its sink's records have no columns.
     """
     checked: dict[str, OutputCallback | Sink] = {}
-    for sink in job.sinks:
-        target = outputs.get(sink.name, sink.target)
-        where = f"the target of sink {sink.name!r}"
+    stream_of = {sink.name: sink.stream for sink in job.sinks}
+    for name, target in job.targets(outputs).items():
+        where = f"the target of sink {name!r}"
         if isinstance(target, FrameSink):
             raise StateTypeError(
                 f"{where} is {shown(target)}, which writes frames of Spark: in this process give "
                 "a sink such as sinks.parquet(path), or a function (records, epoch)"
             )
-        if isinstance(target, Sink):
-            _ = _columns_of(job, sink.stream).arrow_schema
-            checked[sink.name] = target
-        elif callable(target):
-            checked[sink.name] = target
-        elif target is not None:
+        if not isinstance(target, Sink) and not callable(target):
             raise StateTypeError(
                 f"{where} is {shown(target)}: give a sink such as sinks.parquet(path), or a "
                 "function (records, epoch)"
             )
+        if isinstance(target, Sink):
+            _ = _columns_of(job, stream_of[name]).arrow_schema
+        checked[name] = target
     check_directories(checked.values())
     return checked
 
 
 def _columns_of(job: Job, stream: str) -> AnyOutput:
     """Return the type of the records of a stream with a sink."""
-    transform = job.transform(stream)
-    if transform is not None and transform.function.keeps_records:
-        return _columns_of(job, transform.input)
-    late_or_source = job.is_source(stream) or any(op.late == stream for op in job.operators)
-    if late_or_source:
+    if job.is_source(stream) or any(operator.late == stream for operator in job.operators):
         records = job.record_of(stream)
         assert records is not None, "it has records"
         return SourceForm(records).output_type

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import pyarrow as pa
 
 from statekit.errors import StateTypeError
+from statekit.records.nested_types import marked_field, parts_of, tuple_names, with_parts
 from statekit.records.output_union import AnyOutput
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks.frame_sinks import FrameSink
@@ -33,10 +35,9 @@ class SinkEpochs:
 
     @contextlib.contextmanager
     def attempt(self, name: str) -> Iterator[Attempt]:
-        """Write an epoch to a sink within this block.
+        """Write an epoch to a sink within this block. The owner has been checked.
 
         Raises:
-            FencedError: another run has committed the epoch.
             ProcessError: the sink failed.
         """
         coordinator = self.coordinator
@@ -47,7 +48,6 @@ class SinkEpochs:
             without_outputs=coordinator.without_outputs,
             check_owner=coordinator.check_owner,
         )
-        attempt.check_owner()
         with sink_failures(name, coordinator.epoch, self.passes):
             yield attempt
         self._written.add(name)
@@ -71,44 +71,36 @@ class SinkEpochs:
         self._written.clear()
 
 
-def staged_in_process(
-    sink: Sink, attempt: Attempt, batches: Iterator[pa.RecordBatch]
-) -> list[Receipt]:
-    """Write the outputs of an epoch in this process, as one part."""
+def staged_part(sink: Sink, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt | None:
+    """Write a part of an epoch to a sink, and return the receipt; None if there is no row, or
+    nothing to publish.
+    """
     first = next(batches, None)
-    if first is None:
-        return []
-
-    def whole() -> Iterator[pa.RecordBatch]:
-        yield first
-        yield from batches
-
-    receipt = sink.write(Part(attempt.epoch, attempt.writer, 0), whole())
-    return [] if receipt is None else [receipt]
+    return None if first is None else sink.write(part, chain((first,), batches))
 
 
-def nullable(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of outputs for sinks. In any runtime, fields of all levels are nullable,
-    except keys of maps: Spark fills the fields of an absent struct with nulls.
+def schema_for_sinks(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of outputs for sinks, which is the same in all runtimes.
+
+    Fields of all levels are nullable, except keys of maps: Spark fills the fields of an absent
+    struct with nulls. Structs that are tuples have the mark by which JSON shows them as arrays.
 
     >>> place = pa.struct([pa.field("town", pa.string(), nullable=False)])
-    >>> nullable(pa.schema([pa.field("place", place, nullable=False)]))
+    >>> schema_for_sinks(pa.schema([pa.field("place", place, nullable=False)]))
     place: struct<town: string>
       child 0, town: string
     """
-    return pa.schema(list(map(_nullable, schema)))
+    return pa.schema(list(map(_for_sinks, schema)))
 
 
-def _nullable(field: pa.Field) -> pa.Field:
-    type_, types = field.type, pa.types
-    if types.is_struct(type_):
-        type_ = pa.struct(list(map(_nullable, type_.fields)))
-    elif types.is_map(type_):
-        key = _nullable(type_.key_field).with_nullable(False)
-        type_ = pa.map_(key, _nullable(type_.item_field))
-    elif types.is_list(type_):
-        type_ = pa.list_(_nullable(type_.value_field))
-    return field.with_type(type_).with_nullable(True)
+def _for_sinks(field: pa.Field) -> pa.Field:
+    type_ = field.type
+    parts = list(map(_for_sinks, parts_of(type_)))
+    if pa.types.is_map(type_):
+        parts[0] = parts[0].with_nullable(False)
+    names = tuple(part.name for part in parts)
+    is_tuple = pa.types.is_struct(type_) and names != () and names == tuple_names(len(names))
+    return marked_field(field.name, with_parts(type_, parts), "array" if is_tuple else None)
 
 
 def output_batches(output_type: AnyOutput, outputs: list[object]) -> Iterator[pa.RecordBatch]:
@@ -118,7 +110,7 @@ def output_batches(output_type: AnyOutput, outputs: list[object]) -> Iterator[pa
         StateTypeError: the declared type has no Arrow schema.
         ProcessError: an output does not fit it.
     """
-    schema = nullable(output_type.arrow_schema)
+    schema = schema_for_sinks(output_type.arrow_schema)
     for start in range(0, len(outputs), _BATCH_ROWS):
         yield output_type.to_batch(outputs[start : start + _BATCH_ROWS]).cast(schema)
 

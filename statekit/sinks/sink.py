@@ -1,4 +1,4 @@
-"""The protocol of sinks, and the facts about an epoch that they are told."""
+"""The protocol of sinks: `Sink`, and the attempts and parts that it writes."""
 
 from __future__ import annotations
 

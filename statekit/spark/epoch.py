@@ -12,6 +12,7 @@ the operators between a job's inputs and its sinks:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import InitVar, dataclass, replace
 from functools import cache, partial, reduce
 from pathlib import Path
@@ -30,7 +31,7 @@ from statekit.job.job import Job
 from statekit.job.options import StartOptions
 from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
-from statekit.runtime.sink_epochs import SinkEpochs, nullable
+from statekit.runtime.sink_epochs import SinkEpochs, schema_for_sinks
 from statekit.sinks.frame_sinks import FrameSink, Target
 from statekit.sinks.sink import Attempt, Receipt, Sink
 from statekit.spark.concurrent_actions import Action, compute, run_all
@@ -112,6 +113,10 @@ class EpochRunner:
         self._is_small: Callable[[], bool] = lambda: False
         self._sink_epochs = SinkEpochs(self._coordinator, is_of_spark)
         self._pickled_sinks: dict[str, Pickled[Sink]] = {}
+        self._sinks = [sink for sink in outputs.values() if isinstance(sink, Sink)]
+        self._closing = ExitStack()
+        for sink in self._sinks:
+            self._closing.callback(sink.close)
         self._reports = Reports(self._context)
         self._reporter = self._reports.begin()
         self._single_read = _is_single_read(job, outputs)
@@ -183,6 +188,15 @@ class EpochRunner:
         """True if Spark's context was stopped."""
         java_context = self._context._jsc
         return java_context is None or bool(java_context.sc().isStopped())
+
+    @property
+    def closes_sinks(self) -> bool:
+        """True if a sink has something to close."""
+        return any(type(sink).close is not Sink.close for sink in self._sinks)
+
+    def close_sinks(self) -> None:
+        """Close the sinks, at the end of the run. Later calls do nothing."""
+        self._closing.close()
 
     def remove_copies(self, keep: bool | None) -> None:
         """Remove working copies on this host that no later run can use.
@@ -329,6 +343,7 @@ class EpochRunner:
         return "jvm" if count is None or count >= _COMBINED_IN_JVM else "python"
 
     def _write(self, df: DataFrame, name: str) -> None:
+        self._coordinator.check_owner()
         sink = self._outputs[name]
         if isinstance(sink, Sink):
             self._sink_epochs.write(name, sink, partial(self._staged, df, name, sink))
@@ -340,7 +355,7 @@ class EpochRunner:
         """Write the parts of a frame to a sink in the workers."""
         if name not in self._pickled_sinks:
             self._pickled_sinks[name] = pickled(sink, f"sink {name!r}")
-        schema = nullable(to_arrow_schema(df.schema, timezone="UTC"))
+        schema = schema_for_sinks(to_arrow_schema(df.schema, timezone="UTC"))
         sent = self._pickled_sinks[name]
         step = StageStep(name, sent, schema, attempt.epoch, attempt.writer)
         rows = df.mapInArrow(step, RECEIPTS).collect()

@@ -74,6 +74,7 @@ class Query:
         self._stopped = threading.Event()
         # Micro-batches run in Spark's thread, heartbeats in one of ours: one epoch at a time.
         self._lock = threading.RLock()
+        self._closing = threading.Lock()  # the end is noticed by several threads
         self._no_input: Mapping[str, DataFrame] = {}
         self._last_epoch_s = stopwatch_s()
 
@@ -129,13 +130,13 @@ class Query:
         try:
             has_ended = self._stream.awaitTermination(timeout) is not False
         except PySparkException as error:
-            self._close_endpoint()
+            self._close()
             raise self._failure() or translated(error) from error
         if has_ended and self._idle is not None:
             self._idle.join(timeout_s)
             has_ended = not self._idle.is_alive()
         if has_ended:
-            self._close_endpoint()
+            self._close()
         if has_ended and (cause := self._failure() or self._stream.exception()) is not None:
             raise translated(cause)
         return has_ended
@@ -149,7 +150,7 @@ class Query:
         if self._idle is not None and self._idle is not threading.current_thread():
             self._idle.join()  # the current epoch is completed
         self._coordinator.close(at_once=True)
-        self._close_endpoint()
+        self._close()
 
     def savepoint(self, name: str) -> str:
         """Write all state after the last committed epoch to `savepoints/<name>/` of the checkpoint.
@@ -209,12 +210,12 @@ class Query:
         if has_idle_epochs:
             self._start_idle_epochs(self._stream, heartbeat_s, settles=settles)
         RUNNING[self._coordinator.repository.url] = self
-        if self._endpoint is not None:
-            end = partial(self._close_at_end, self._stream, self._endpoint)
-            threading.Thread(target=end, name="statekit metrics end", daemon=True).start()
+        if self._endpoint is not None or self._runner.closes_sinks:
+            end = partial(self._close_at_end, self._stream)
+            threading.Thread(target=end, name="statekit end", daemon=True).start()
 
-    def _close_at_end(self, stream: StreamingQuery, endpoint: Endpoint) -> None:
-        """Close the endpoint when the job ends or fails.
+    def _close_at_end(self, stream: StreamingQuery) -> None:
+        """Close the endpoint and the sinks when the job ends or fails.
 
         A stream without new input does not notice that its session was stopped.
         """
@@ -224,12 +225,14 @@ class Query:
                 has_ended = stream.awaitTermination(_CHECK_SESSION_S) is not False
             if has_ended and self._idle is not None:
                 self._idle.join()
-        endpoint.close()
+        self._close()
 
-    def _close_endpoint(self) -> None:
-        """Stop serving metrics."""
-        if self._endpoint is not None:
-            self._endpoint.close()
+    def _close(self) -> None:
+        """Stop serving metrics, and close the sinks."""
+        with self._closing:
+            if self._endpoint is not None:
+                self._endpoint.close()
+            self._runner.close_sinks()
 
     def _start_idle_epochs(
         self, stream: StreamingQuery, heartbeat_s: float | None, *, settles: bool

@@ -63,9 +63,7 @@ def start_query(
     """
     check_classic(spark, inputs)
     check_options(options.rocksdb, options.keep_copies)
-    declared = {sink.name: sink.target for sink in job.sinks if sink.target is not None}
-    given = {**declared, **(outputs or {})}
-    sinks = {name: _target(name, output) for name, output in given.items()}
+    sinks = {name: _target(name, output) for name, output in job.targets(outputs or {}).items()}
     job.check_names(inputs, sinks)
     _check_frames(inputs)
     _check_outputs(job, sinks)
@@ -88,12 +86,13 @@ def start_query(
         if endpoint is not None:
             endpoint.serve(job.name, coordinator.metrics)
         runner = EpochRunner(coordinator, sinks, options, first_inputs or {}, spark.sparkContext)
+        opened.callback(runner.close_sinks)
         if is_streaming:
             check_sparks_part(coordinator)
         query = Query(coordinator, runner, options, endpoint)
         if is_streaming:
             query.start_stream(inputs)
-            opened.pop_all()  # the query closes the endpoint when the stream ends
+            opened.pop_all()  # the query closes all of it when the stream ends
         else:
             query.run_bounded(inputs)
     return query

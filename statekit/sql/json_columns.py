@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statekit.errors import QueryError
-from statekit.query.tables.columns import marked_field, parts_of, with_parts
-from statekit.records.json_rows import JSON_MARK
+from statekit.records.nested_types import JSON_MARK, marked_field, parts_of, with_parts
 
 Names = frozenset[tuple[str, ...]]
 """Names of the fields of structs that JSON shows as arrays."""

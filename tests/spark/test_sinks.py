@@ -298,6 +298,7 @@ class _Typed(Sink):
     def __init__(self) -> None:
         self.rows: dict[int, list[dict[str, Any]]] = {}
         self.types: set[tuple[str, ...]] = set()
+        self.closed = 0
 
     def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
         taken = list(batches)
@@ -307,6 +308,9 @@ class _Typed(Sink):
     def publish(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
         self.rows[attempt.epoch] = [row for receipt in receipts for row in receipt["rows"]]
         self.types |= {tuple(receipt["types"]) for receipt in receipts}
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 @pytest.mark.parametrize("sinks", [1, 2])
@@ -321,6 +325,7 @@ def test_a_sink_gets_on_spark_what_it_gets_in_one_process(runs: Runs, sinks: int
     runs.finish(job, {"events": _feed(runs, given)}, outputs=targets, parallelism=3)
     for target in targets.values():
         assert target.types == alone.types
+        assert target.closed == alone.closed == 1
         assert target.rows.keys() == alone.rows.keys()
         for epoch, rows in target.rows.items():
             assert sorted(map(repr, rows)) == sorted(map(repr, alone.rows[epoch]))
@@ -350,3 +355,12 @@ def test_an_error_of_a_sink_in_a_worker_names_it_and_commits_nothing(
     with pytest.raises(Exception, match=message):
         runs.finish(counting_job(), {"events": stream}, outputs={"counted": sink})
     assert runs.epochs() == []
+    assert isinstance(sink, _Typed)
+    assert sink.closed == 1
+
+
+def test_a_bounded_run_closes_its_sinks(runs: Runs) -> None:
+    given, sink = events(seed=9, size=SIZE), _Typed()
+    frame = runs.spark.createDataFrame(list(map(tuple, given)), EVENT_SCHEMA)
+    runs.finish(counting_job(), {"events": frame}, outputs={"counted": sink})
+    assert sink.closed == 1

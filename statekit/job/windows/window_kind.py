@@ -1,4 +1,4 @@
-"""Kinds of windows: what a kind says of its windows, and how it keeps them.
+"""Kinds of windows: the properties of a kind, and the classes that keep its windows.
 
 A kind is one module: its `Window`, the functions that create it, the rows of a key, and the columns
 of many keys. `sliding` and `sessions` are the two.

@@ -29,7 +29,7 @@ from statekit.codec.schema_codec import show_wire
 from statekit.codec.value_codec import checked_decode
 from statekit.codec.value_plan import is_map
 from statekit.errors import CorruptCheckpointError
-from statekit.records.json_rows import JSON_MARK
+from statekit.records.nested_types import marked_field, parts_of, tuple_names, with_parts
 from statekit.shown import shown, shown_text
 from statekit.timestamp import timedelta_to_micros
 
@@ -63,24 +63,6 @@ def _with_text(type_: pa.DataType) -> pa.DataType:
     return with_parts(type_, [part.with_type(_with_text(part.type)) for part in parts])
 
 
-def parts_of(type_: pa.DataType) -> Sequence[pa.Field]:
-    """Return the parts of a nested type; none for other types."""
-    if pa.types.is_list(type_):
-        return [type_.value_field]
-    if pa.types.is_map(type_):
-        return [type_.key_field, type_.item_field]
-    return list(type_.fields) if pa.types.is_struct(type_) else []
-
-
-def with_parts(type_: pa.DataType, parts: Sequence[pa.Field]) -> pa.DataType:
-    """Return a nested type with other parts; other types unchanged."""
-    if pa.types.is_list(type_):
-        return pa.list_(*parts)
-    if pa.types.is_map(type_):
-        return pa.map_(*parts)
-    return pa.struct(parts) if pa.types.is_struct(type_) else type_
-
-
 @dataclass(frozen=True)
 class Column:
     """An Arrow type, and the conversion of values to an array of it.
@@ -100,14 +82,6 @@ class Column:
     def field(self, name: str, metadata: Mapping[str, str] | None = None) -> pa.Field:
         """Return a field of the column, with the mark in its metadata."""
         return marked_field(name, self.type, self.mark, metadata)
-
-
-def marked_field(
-    name: str, type_: pa.DataType, mark: str | None, metadata: Mapping[str, str] | None = None
-) -> pa.Field:
-    """Return a field with the metadata `JSON_MARK`, unless the mark is None."""
-    own = {} if mark is None else {JSON_MARK.decode(): mark}
-    return pa.field(name, type_, metadata={**(metadata or {}), **own} or None)
 
 
 def value_column(
@@ -274,7 +248,7 @@ class _Columns:
             case "list" | "set" | "frozenset" | "variadic":
                 return _sequence(self.of(schema.items[0], outer))
             case "tuple" if schema.items:
-                names = [f"_{number}" for number in range(1, len(schema.items) + 1)]
+                names = tuple_names(len(schema.items))
                 return _tuple(names, [self.of(item, outer) for item in schema.items])
             case "dict" if is_map(schema):
                 return _map(*(self.of(item, outer) for item in schema.items))

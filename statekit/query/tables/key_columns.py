@@ -18,6 +18,7 @@ from statekit.codec.schema import Schema
 from statekit.errors import CorruptCheckpointError
 from statekit.query.tables.columns import DURATION, INT, TIMESTAMP, WIDE_INT, key_column
 from statekit.query.tables.packed_bytes import Offsets, PackedBytes
+from statekit.records.nested_types import tuple_names
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
 _SIGN64 = np.uint64(1 << 63)
@@ -217,8 +218,8 @@ def _decoder(schema: Schema, *, wide: bool) -> Decode | None:
         case "enum" | "literal":
             return _choice(schema, wide=wide)
         case "tuple" if schema.items:
-            names = [f"_{number}" for number in range(1, len(schema.items) + 1)]
-            return _record(names, [_decoder(item, wide=wide) for item in schema.items])
+            parts = [_decoder(item, wide=wide) for item in schema.items]
+            return _record(tuple_names(len(parts)), parts)
         case "struct" if schema.fields:
             names = [field.name for field in schema.fields]
             return _record(names, [_decoder(f.schema, wide=wide) for f in schema.fields])

@@ -34,17 +34,11 @@ from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import json_value_decoder
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import CorruptCheckpointError, QueryError
-from statekit.query.tables.columns import (
-    TIMESTAMP,
-    Column,
-    Decoder,
-    Struct,
-    marked_field,
-    value_column,
-)
+from statekit.query.tables.columns import TIMESTAMP, Column, Decoder, Struct, value_column
 from statekit.query.tables.key_columns import KeyColumn, checked_ends, packed_key_column
 from statekit.query.tables.packed_bytes import RowBatch
 from statekit.query.tables.row_parts import Family, Positions, RowParts, Times, instants
+from statekit.records.nested_types import marked_field
 from statekit.state.row_versions import marked, row_decoder, value_schema
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 

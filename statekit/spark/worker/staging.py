@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from statekit.runtime.sink_epochs import staged_part
 from statekit.shown import shown
 from statekit.sinks.sink import Part, Receipt, Sink, sink_failures
 from statekit.spark.worker.failure_texts import readable_errors
@@ -46,16 +46,11 @@ class StageStep:
         assert context is not None, "Spark calls it"
         part = Part(self.epoch, self.writer, context.partitionId())
         rows = (self._typed(batch) for batch in batches if batch.num_rows)
-        first = next(rows, None)
-        if first is None:
-            return
         with sink_failures(self.name, self.epoch):
-            receipt = unpickled(self.sink).write(part, chain((first,), rows))
-            if receipt is not None:
-                noted = json.dumps(_checked(receipt))
-                yield pa.record_batch(
-                    {"part": pa.array([part.number], pa.int32()), "receipt": [noted]}
-                )
+            receipt = staged_part(unpickled(self.sink), part, rows)
+            text = None if receipt is None else _as_json(receipt)
+        if text is not None:
+            yield pa.record_batch({"part": pa.array([part.number], pa.int32()), "receipt": [text]})
         for _ in rows:  # a sink that leaves out rows must not leave out shards
             continue
 
@@ -63,18 +58,18 @@ class StageStep:
         """Return a batch with the types of every runtime: Spark's timestamps have the session's
         time zone.
         """
-        return batch if batch.schema == self.schema else batch.cast(self.schema)
+        is_typed = batch.schema.equals(self.schema, check_metadata=True)
+        return batch if is_typed else batch.cast(self.schema)
 
 
-def _checked(receipt: Receipt) -> Receipt:
+def _as_json(receipt: Receipt) -> str:
     try:
-        json.dumps(receipt)
+        return json.dumps(receipt)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"write() returned {shown(receipt)}, which is no JSON ({error}): return a dict of "
             "texts and numbers"
         ) from error
-    return receipt
 
 
 def receipts_of(rows: Iterator[tuple[int, str]]) -> list[Receipt]:

@@ -288,7 +288,7 @@ def test_a_key_has_one_form_in_all_reads_and_is_found_by_it(
 def test_types_of_sql_that_no_state_has_are_iso_8601(address: str) -> None:
     query = """select interval '14 months -1 hour' as months, time '06:00:00' as time,
         timestamp '2026-01-31 06:00:00' as local, 1.50::decimal(10, 2) as price,
-        2::hugeint * 2 as wide, row(1, 2) as parts"""
+        2::hugeint * 2 as wide, row(1, 2) as parts, {'_1': 1} as named"""
     assert sql(address, "values", query) == [
         {
             "months": "P14MT-1H",
@@ -297,5 +297,6 @@ def test_types_of_sql_that_no_state_has_are_iso_8601(address: str) -> None:
             "price": "1.50",
             "wide": 4,
             "parts": {"element1": 1, "element2": 2},
+            "named": {"_1": 1},
         }
     ]

@@ -154,6 +154,14 @@ class StorageError(StatekitError, OSError):
     kind: ClassVar[str] = "storage"
 
 
+class ConnectorError(StatekitError, OSError):
+    """A system that a source reads or a sink writes failed: unreachable, refused, or without the
+    table or topic.
+    """
+
+    kind: ClassVar[str] = "connector"
+
+
 CALL_FAILURES = (Exception, SystemExit, GeneratorExit, BaseExceptionGroup)
 """The exceptions that count as failures of a user's function. Other ones, such as
 KeyboardInterrupt, end the run unchanged.

@@ -11,9 +11,8 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass
-from functools import cached_property, partial, reduce
+from functools import partial
 from itertools import cycle, islice
-from operator import or_
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,84 +32,19 @@ from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
 from statekit.number_faults import int_fault
-from statekit.records.declaration import BesideFields, ForeignValue
 from statekit.records.keyed_batch import KeyedBatch
-from statekit.records.output_type import OutputType
-from statekit.records.output_union import AnyOutput, of_each_class, output_type_of
-from statekit.records.record_type import RecordType
-from statekit.records.union import Records
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.key_iteration import not_a_key
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.runtime.sink_epochs import SinkEpochs, check_directories, output_batches, staged_part
+from statekit.runtime.stream_forms import RecordForm, SourceForm, columns_of
 from statekit.shown import shown, shown_error
 from statekit.sinks.frame_sinks import FrameSink
 from statekit.sinks.sink import Attempt, Part, Receipt, Sink, sink_failures
 from statekit.watermark import is_late
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 from statekit.working_copy.uploader import uploader
-
-
-class SourceForm:
-    """The form in which a caller passes the records of a source.
-
-    The caller's class has computed derived fields already; they are not computed again.
-    """
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        # Other record types, such as rows of Spark, create new records in `coerce`.
-        self._by_class = {
-            member.cls: OutputType(member.cls, f"{records.where}, input", noun="record")
-            for member in records.members
-            if type(member) is RecordType
-        }
-
-    def taken(self, given: Iterable[Any]) -> list[Any]:
-        """Return the records of the caller in their stored form, as new objects.
-
-        An instance whose fields do not fit their types is passed on unchanged: its class accepted
-        it, and an error is raised where the value is used.
-
-        Raises:
-            ProcessError: a record is not of the source's type, or has attributes beside its fields.
-        """
-        records = list(map(self._records.coerce, given))
-        return self._each(records, lambda form, some: _stored(form, form.copies(some)))
-
-    def copies(self, stored: list[Any]) -> list[Any]:
-        """Return copies of the records for another consumer, which may change them."""
-        return self._each(stored, lambda form, some: form.copies(some))
-
-    @cached_property
-    def output_type(self) -> AnyOutput:
-        """The type of the records as outputs, for a source that leads to a sink."""
-        classes = [member.cls for member in self._records.members]
-        return output_type_of(reduce(or_, classes), self._records.where, "record")
-
-    def _each(
-        self, records: list[Any], convert: Callable[[OutputType, list[Any]], list[Any]]
-    ) -> list[Any]:
-        """Apply a function to the records of each class, and keep the order of all records."""
-        return of_each_class(records, self._by_class, convert) if self._by_class else records
-
-
-def _stored(form: OutputType, records: list[Any]) -> list[Any]:
-    """Return the stored form of records. Records that do not fit their type are unchanged."""
-    try:
-        return form.stored(records)
-    except ProcessError as error:
-        if isinstance(error.__cause__, BesideFields | ForeignValue):
-            raise
-        if len(records) == 1:
-            return records
-        middle = len(records) // 2
-        return _stored(form, records[:middle]) + _stored(form, records[middle:])
-
-
-RecordForm = SourceForm | AnyOutput
-"""The record type of a stream."""
 
 
 class RecordStreams:
@@ -216,6 +150,12 @@ class LocalRunner:
         self.coordinator = Coordinator.open(self.job, repository, options)
         self._sink_epochs = SinkEpochs(self.coordinator)
 
+    def begin_sinks(self, outputs: Mapping[str, OutputCallback | Sink]) -> None:
+        """Have sinks check their targets, before the first epoch."""
+        for name, target in outputs.items():
+            if isinstance(target, Sink):
+                self._sink_epochs.begin(name, target)
+
     def epoch(
         self,
         inputs: Mapping[str, Iterable[Any]],
@@ -310,7 +250,8 @@ class LocalRunner:
 
 def _staged(sink: Sink, batches: Iterable[pa.RecordBatch], attempt: Attempt) -> list[Receipt]:
     """Write the outputs of an epoch in this process, as one part."""
-    receipt = staged_part(sink, Part(attempt.epoch, attempt.writer, 0), iter(batches))
+    part = Part(attempt.outputs, attempt.epoch, attempt.writer, 0)
+    receipt = staged_part(sink, part, iter(batches))
     return [] if receipt is None else [receipt]
 
 
@@ -392,6 +333,7 @@ def run(
         for target in outputs.values():
             if isinstance(target, Sink):
                 closing.callback(target.close)
+        runner.begin_sinks(outputs)
         if endpoint is not None:
             endpoint.serve(job.name, coordinator.metrics)
         if outputs and checkpoint is not None:
@@ -431,21 +373,10 @@ def _checked_outputs(job: Job, outputs: Mapping[str, object]) -> dict[str, Outpu
                 "function (records, epoch)"
             )
         if isinstance(target, Sink):
-            _ = _columns_of(job, stream_of[name]).arrow_schema
+            _ = columns_of(job, stream_of[name]).arrow_schema
         checked[name] = target
     check_directories(checked.values())
     return checked
-
-
-def _columns_of(job: Job, stream: str) -> AnyOutput:
-    """Return the type of the records of a stream with a sink."""
-    if job.is_source(stream) or any(operator.late == stream for operator in job.operators):
-        records = job.record_of(stream)
-        assert records is not None, "it has records"
-        return SourceForm(records).output_type
-    output_type = job.output_of(stream)
-    assert output_type is not None, "Stream.sink checks it"
-    return output_type
 
 
 def _opened_copies(

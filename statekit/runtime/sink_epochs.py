@@ -13,8 +13,9 @@ from statekit.errors import StateTypeError
 from statekit.records.nested_types import marked_field, parts_of, tuple_names, with_parts
 from statekit.records.output_union import AnyOutput
 from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.stream_forms import columns_of
 from statekit.sinks.frame_sinks import FrameSink
-from statekit.sinks.sink import Attempt, Part, Receipt, Sink, sink_failures
+from statekit.sinks.sink import Attempt, Outputs, Part, Receipt, Sink, sink_failures
 
 _BATCH_ROWS = 10_000
 """Rows of a batch that a process hands to a sink."""
@@ -32,6 +33,16 @@ class SinkEpochs:
     coordinator: Coordinator
     passes: Callable[[BaseException], bool] = lambda error: False
     _written: set[str] = field(default_factory=set)
+    _outputs: dict[str, Outputs] = field(default_factory=dict)
+
+    def begin(self, name: str, sink: Sink) -> None:
+        """Have a sink check its target, before the first epoch of a run.
+
+        Raises:
+            ProcessError: the sink failed.
+        """
+        with sink_failures(name, self.coordinator.epoch, self.passes):
+            sink.begin(self._outputs_of(name))
 
     @contextlib.contextmanager
     def attempt(self, name: str) -> Iterator[Attempt]:
@@ -42,6 +53,7 @@ class SinkEpochs:
         """
         coordinator = self.coordinator
         attempt = Attempt(
+            outputs=self._outputs_of(name),
             epoch=coordinator.epoch,
             writer=coordinator.writer,
             is_first=name not in self._written,
@@ -65,6 +77,14 @@ class SinkEpochs:
             if attempt.is_first and attempt.without_outputs:
                 sink.abandon(attempt.without_outputs)
             sink.publish(attempt, receipts)
+
+    def _outputs_of(self, name: str) -> Outputs:
+        if name not in self._outputs:
+            job = self.coordinator.job
+            (stream,) = (sink.stream for sink in job.sinks if sink.name == name)
+            schema = schema_for_sinks(columns_of(job, stream).arrow_schema)
+            self._outputs[name] = Outputs(self.coordinator.job_file.id, name, schema)
+        return self._outputs[name]
 
     def run_again(self) -> None:
         """Expect another attempt at the epoch: each sink is written once more."""

@@ -6,13 +6,14 @@ May import `records`, `checkpoint` and what they may import.
 
 from statekit.sinks.files import Files, csv, json_lines, parquet
 from statekit.sinks.frame_sinks import Callback, FrameSink, Writer, callback, writer
-from statekit.sinks.sink import Attempt, Part, Receipt, Sink
+from statekit.sinks.sink import Attempt, Outputs, Part, Receipt, Sink
 
 __all__ = [
     "Attempt",
     "Callback",
     "Files",
     "FrameSink",
+    "Outputs",
     "Part",
     "Receipt",
     "Sink",

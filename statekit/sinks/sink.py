@@ -25,10 +25,27 @@ EpochRanges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
+class Outputs:
+    """The outputs that a sink takes, the same in all runs of a checkpoint.
+
+    Parameters:
+        checkpoint: the id of the checkpoint. A transaction identifier of the checkpoint and the
+            name of the sink is of no other sink.
+        sink: its name in the job.
+        schema: of the batches. All fields are nullable.
+    """
+
+    checkpoint: str
+    sink: str
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
 class Attempt:
     """An attempt of a run to write an epoch.
 
     Parameters:
+        outputs: of all epochs.
         epoch: its number, the same when it is replayed.
         writer: the run; keeps staged files of different runs apart.
         is_first: whether an earlier attempt may have written this epoch: it is the sink's first
@@ -37,6 +54,7 @@ class Attempt:
         check_owner: raises FencedError if another run has committed the epoch.
     """
 
+    outputs: Outputs
     epoch: int
     writer: str
     is_first: bool
@@ -49,11 +67,13 @@ class Part:
     """A part of the outputs of an epoch: those of one task of Spark, or all of a process.
 
     Parameters:
+        outputs: of all epochs.
         epoch: the number of the epoch.
         writer: the run, as in `Attempt`.
         number: of the part in its epoch. A task that Spark runs twice writes its part twice.
     """
 
+    outputs: Outputs
     epoch: int
     writer: str
     number: int
@@ -62,10 +82,11 @@ class Part:
 class Sink(ABC):
     """The destination of a stream's outputs, written epoch by epoch in any runtime.
 
-    For each epoch, the driver calls `open`, tasks call `write` where the outputs are, and the
-    driver calls `publish` before it commits the epoch. Tasks get a pickled copy of the sink, so
-    open connections belong into `open` or `write`. After a crash an epoch runs again with the same
-    number, and outputs under that number may be there already.
+    Before the first record of a run, the driver calls `begin`. For each epoch, it calls `open`,
+    tasks call `write` where the outputs are, and the driver calls `publish` before it commits the
+    epoch. Tasks get a pickled copy of the sink, so open connections belong into `open` or `write`.
+    After a crash an epoch runs again with the same number, and outputs under that number may be
+    there already.
 
     >>> class Collected(Sink):
     ...     "Keeps rows in memory."
@@ -98,7 +119,13 @@ class Sink(ABC):
         """The directory that only this sink may write to; None if there is no such directory."""
         return None
 
-    def open(self, attempt: Attempt) -> None:  # noqa: B027 - not every sink needs it
+    def begin(self, outputs: Outputs) -> None:  # noqa: B027 - not every sink needs it
+        """Check that the target takes these outputs, or make it so, before a run reads a record.
+
+        It is called in the driver, once per run.
+        """
+
+    def open(self, attempt: Attempt) -> None:  # noqa: B027 - nor this
         """Prepare the target for an epoch, in the driver."""
 
     @abstractmethod

@@ -21,7 +21,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import Report, ShardPlans
@@ -31,7 +30,7 @@ from statekit.job.job import Job
 from statekit.job.options import StartOptions
 from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
-from statekit.runtime.sink_epochs import SinkEpochs, schema_for_sinks
+from statekit.runtime.sink_epochs import SinkEpochs
 from statekit.sinks.frame_sinks import FrameSink, Target
 from statekit.sinks.sink import Attempt, Receipt, Sink
 from statekit.spark.concurrent_actions import Action, compute, run_all
@@ -188,6 +187,12 @@ class EpochRunner:
         """True if Spark's context was stopped."""
         java_context = self._context._jsc
         return java_context is None or bool(java_context.sc().isStopped())
+
+    def begin_sinks(self) -> None:
+        """Have sinks check their targets, before the first epoch."""
+        for name, sink in self._outputs.items():
+            if isinstance(sink, Sink):
+                self._sink_epochs.begin(name, sink)
 
     @property
     def closes_sinks(self) -> bool:
@@ -355,9 +360,8 @@ class EpochRunner:
         """Write the parts of a frame to a sink in the workers."""
         if name not in self._pickled_sinks:
             self._pickled_sinks[name] = pickled(sink, f"sink {name!r}")
-        schema = schema_for_sinks(to_arrow_schema(df.schema, timezone="UTC"))
         sent = self._pickled_sinks[name]
-        step = StageStep(name, sent, schema, attempt.epoch, attempt.writer)
+        step = StageStep(sent, attempt.outputs, attempt.epoch, attempt.writer)
         rows = df.mapInArrow(step, RECEIPTS).collect()
         return receipts_of((row.part, row.receipt) for row in rows)
 

@@ -87,6 +87,7 @@ def start_query(
             endpoint.serve(job.name, coordinator.metrics)
         runner = EpochRunner(coordinator, sinks, options, first_inputs or {}, spark.sparkContext)
         opened.callback(runner.close_sinks)
+        runner.begin_sinks()
         if is_streaming:
             check_sparks_part(coordinator)
         query = Query(coordinator, runner, options, endpoint)

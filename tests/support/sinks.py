@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import statekit as sk
-from statekit.sinks import Attempt, Part, Receipt, Sink
+from statekit.sinks import Attempt, Outputs, Part, Receipt, Sink
 
 
 class Order(NamedTuple):
@@ -62,6 +62,9 @@ class Noted(Sink):
         self.calls: list[str] = []
         self.rows: dict[int, list[Any]] = {}
         self.schemas: list[pa.Schema] = []
+
+    def begin(self, outputs: Outputs) -> None:
+        self.calls.append(f"begin {outputs.sink} {', '.join(outputs.schema.names)}")
 
     def open(self, attempt: Attempt) -> None:
         self.calls.append(f"open {attempt.epoch}{' first' if attempt.is_first else ''}")

@@ -33,6 +33,7 @@ RANKS = [
     "checkpoint",
     "checkpoint/leases",
     "checkpoint/gc",
+    "connectors",
     "sinks",
     "metrics",
     "working_copy",

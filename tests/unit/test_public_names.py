@@ -29,6 +29,7 @@ PUBLIC = [
     "Collect",
     "Checkpointed",
     "Context",
+    "ConnectorError",
     "CorruptCheckpointError",
     "Count",
     "Decimals",

@@ -11,7 +11,7 @@ from pyspark import TaskContext
 
 from statekit.runtime.sink_epochs import staged_part
 from statekit.shown import shown
-from statekit.sinks.sink import Part, Receipt, Sink, sink_failures
+from statekit.sinks.sink import Outputs, Part, Receipt, Sink, sink_failures
 from statekit.spark.worker.failure_texts import readable_errors
 from statekit.spark.worker.pickling import Pickled, unpickled
 from statekit.spark.worker.rows import Batches
@@ -26,16 +26,14 @@ class StageStep:
     """The function for the partitions of a frame of outputs: each becomes a part of the epoch.
 
     Parameters:
-        name: of the sink.
         sink: the sink.
-        schema: of its batches, in any runtime.
+        outputs: its outputs, with the schema of any runtime.
         epoch: the number of the epoch.
         writer: the run.
     """
 
-    name: str
     sink: Pickled[Sink]
-    schema: pa.Schema
+    outputs: Outputs
     epoch: int
     writer: str
 
@@ -44,9 +42,9 @@ class StageStep:
         acknowledge_at_once()
         context = TaskContext.get()
         assert context is not None, "Spark calls it"
-        part = Part(self.epoch, self.writer, context.partitionId())
+        part = Part(self.outputs, self.epoch, self.writer, context.partitionId())
         rows = (self._typed(batch) for batch in batches if batch.num_rows)
-        with sink_failures(self.name, self.epoch):
+        with sink_failures(self.outputs.sink, self.epoch):
             receipt = staged_part(unpickled(self.sink), part, rows)
             text = None if receipt is None else _as_json(receipt)
         if text is not None:
@@ -58,8 +56,9 @@ class StageStep:
         """Return a batch with the types of every runtime: Spark's timestamps have the session's
         time zone.
         """
-        is_typed = batch.schema.equals(self.schema, check_metadata=True)
-        return batch if is_typed else batch.cast(self.schema)
+        schema = self.outputs.schema
+        is_typed = batch.schema.equals(schema, check_metadata=True)
+        return batch if is_typed else batch.select(schema.names).cast(schema)
 
 
 def _as_json(receipt: Receipt) -> str:

@@ -29,7 +29,7 @@ from statekit.functions.process import process
 from statekit.job.job import Job
 from statekit.records.output_type import OutputType
 from statekit.sinks.frame_sinks import Callback, FrameSink
-from statekit.sinks.sink import Attempt, EpochRanges, Part, Receipt, Sink
+from statekit.sinks.sink import Attempt, EpochRanges, Outputs, Part, Receipt, Sink
 from statekit.testing.drivers.processes import forked
 
 Make = Callable[[Path], tuple[Any, Callable[[], Any]]]
@@ -301,6 +301,9 @@ class _KilledSink(Sink):
     @property
     def directory(self) -> str | None:
         return self.sink.directory
+
+    def begin(self, outputs: Outputs) -> None:
+        self.sink.begin(outputs)
 
     def open(self, attempt: Attempt) -> None:
         with self.points.in_lines(attempt.epoch):

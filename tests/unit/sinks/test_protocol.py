@@ -12,7 +12,7 @@ import pytest
 
 import statekit as sk
 from statekit.job.progress import Run
-from statekit.sinks import Attempt, Part
+from statekit.sinks import Attempt, Outputs, Part
 from tests.support.sinks import ORDERS, Noted, Order, Spent, spending, spending_job, sums
 
 
@@ -31,6 +31,7 @@ def test_each_epoch_is_opened_written_and_published_and_the_sink_closed_at_the_e
     noted = Noted()
     run(root, noted)
     assert noted.calls == [
+        "begin spent customer, cents",
         "open 0 first",
         "write 0 part 0",
         "publish 0",
@@ -76,7 +77,7 @@ def test_a_run_that_follows_a_rollback_abandons_its_epochs_before_it_publishes(r
     run(root, noted, drain=False)
     noted.calls.clear()
     run(root, noted, from_epoch=0)
-    later = [call for call in noted.calls if not call.startswith("open")]
+    later = [call for call in noted.calls if not call.startswith(("begin", "open"))]
     assert later[0].startswith("write")
     assert later[1].startswith("abandon ((1, ")
     assert later[2].startswith("publish")
@@ -99,7 +100,7 @@ def test_an_epoch_that_was_published_and_not_committed_is_published_again(root: 
     again = Noted()
     again.rows = noted.rows
     run(root, again)
-    assert again.calls[0] == "open 1 first"
+    assert again.calls[1] == "open 1 first"
     assert spent_in(again) == sums(ORDERS)
 
 
@@ -111,7 +112,7 @@ def test_an_error_of_a_sink_names_it_and_commits_nothing(root: Path) -> None:
     failing = Failing()
     with pytest.raises(sk.ProcessError, match="sink 'spent' failed in epoch 0 with OSError"):
         run(root, failing)
-    assert failing.calls == ["open 0 first", "close"]
+    assert failing.calls[1:] == ["open 0 first", "close"]
     assert not list((root / "epochs").glob("*"))
 
 
@@ -195,3 +196,18 @@ def test_records_without_columns_are_refused_before_the_first_epoch(root: Path) 
         job.run({"orders": ORDERS}, checkpoint=root)
     assert noted.calls == []
     assert not root.exists()
+
+
+class _Refusing(Noted):
+    """A sink whose target does not fit the outputs."""
+
+    def begin(self, outputs: Outputs) -> None:
+        raise sk.StateSchemaError(f"the table has no column for {outputs.schema.names[1]!r}")
+
+
+def test_a_target_that_does_not_fit_is_found_before_the_first_record_is_read(root: Path) -> None:
+    refusing, read = _Refusing(), iter(ORDERS)
+    with pytest.raises(sk.ProcessError, match="has no column"):
+        spending_job(refusing).run({"orders": read}, checkpoint=root)
+    assert refusing.calls == ["close"]
+    assert next(read) == ORDERS[0]

@@ -13,7 +13,7 @@ from statekit.checkpoint.retention import DEFAULT_RETENTION
 from statekit.errors import RestoreError, StateTypeError
 from statekit.job.explain import explained_plan
 from statekit.job.options import RunArguments, RunOptions, StartArguments, StartOptions
-from statekit.job.plan import Plan, Source, check_name
+from statekit.job.plan import Input, Plan, check_name
 from statekit.job.progress import OutputCallback, Run, RunningJob
 from statekit.job.stream import Stream
 from statekit.keygroup import check_groups
@@ -131,7 +131,7 @@ class Job(Plan):
                 raise StateTypeError(
                     f"{where}: idle_after={shown(idle_after)} must be longer than 0"
                 )
-        self.sources.append(Source(self.free_name("source", name), records, idle_us))
+        self.sources.append(Input(self.free_name("source", name), records, idle_us))
         return Stream(self, name)
 
     def add(self, part: P) -> P:

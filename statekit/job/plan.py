@@ -28,7 +28,7 @@ RESERVED = "__statekit"
 
 
 @dataclass(frozen=True)
-class Source:
+class Input:
     """A named input of records.
 
     Parameters:
@@ -180,7 +180,7 @@ class Plan:
     def __init__(self, name: str, key_groups: int | None) -> None:
         self.name = name
         self.key_groups = key_groups
-        self.sources: list[Source] = []
+        self.sources: list[Input] = []
         self.operators: list[Operator] = []
         self.transforms: list[Transform] = []
         self.sinks: list[Output] = []

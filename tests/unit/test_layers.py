@@ -35,6 +35,7 @@ RANKS = [
     "checkpoint/gc",
     "connectors",
     "sinks",
+    "sources",
     "metrics",
     "working_copy",
     "state",

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from statekit.errors import ProcessError, StateTypeError
 from statekit.job.chaining import Chain
 from statekit.job.job import Job
-from statekit.job.plan import Operator, Source
+from statekit.job.plan import Input, Operator
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.spark.frames.columns import projected_to, quoted, selected, with_derived
@@ -37,7 +37,7 @@ from statekit.spark.worker.rows import (
 from statekit.spark.worker.shards import LateStep, ShardStep, chain_column, pass_schema
 
 
-def check_input(df: DataFrame, source: Source, job: Job) -> None:
+def check_input(df: DataFrame, source: Input, job: Job) -> None:
     """Check a frame's columns against the records and keys of a job, before anything runs.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Any
 
 from statekit.errors import StateTypeError
 from statekit.job.job import Job
-from statekit.job.plan import Source
+from statekit.job.plan import Input
 from statekit.query.rows.reader import CheckpointReader
 from statekit.records.output_type import OutputType
 from statekit.testing.drivers.job_harness import JobHarness
@@ -77,7 +77,7 @@ def _active_session() -> Any:
     return spark
 
 
-def _frame(spark: Any, job: Job, source: Source, records: dict[str, list[Any]]) -> Any:
+def _frame(spark: Any, job: Job, source: Input, records: dict[str, list[Any]]) -> Any:
     members = source.record_type.members
     if len(members) != 1 or members[0].fields is None:
         raise StateTypeError(

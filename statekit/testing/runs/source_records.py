@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from statekit.codec.annotations import struct_fields
 from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
-from statekit.job.plan import Operator, Source
+from statekit.job.plan import Input, Operator
 from statekit.job.windows.aggregation import AggregatedResult
 from statekit.job.windows.window_kind import Window
 from statekit.records.record_type import RecordType
@@ -103,7 +103,7 @@ class SourceRecords:
             for record in epoch.get(source.name, ()):
                 _record_of(argument, source, record)
 
-    def _members(self, source: Source, given: Mapping[str, Any]) -> Sequence[Generated | Given]:
+    def _members(self, source: Input, given: Mapping[str, Any]) -> Sequence[Generated | Given]:
         """Return the given records of a source, or generated records of each of its types."""
         from hypothesis import strategies as st
 
@@ -116,7 +116,7 @@ class SourceRecords:
             return [Given(records.map(partial(_record_of, "events", source)))]
         return [Given(st.sampled_from(self._examples(source, records)))]
 
-    def _examples(self, source: Source, given: Any) -> list[Any]:
+    def _examples(self, source: Input, given: Any) -> list[Any]:
         """Return the records that the user gave as examples.
 
         Raises:
@@ -134,7 +134,7 @@ class SourceRecords:
             )
         return [_record_of("events", source, record) for record in given]
 
-    def _generated(self, source: Source, record: RecordType) -> Generated:
+    def _generated(self, source: Input, record: RecordType) -> Generated:
         """Return generated records of a type, with the key and the event time of an operator that
         reads them.
         """
@@ -168,7 +168,7 @@ class SourceRecords:
             constants=self._constants,
         )
 
-    def _distances(self, source: Source) -> list[dt.timedelta]:
+    def _distances(self, source: Input) -> list[dt.timedelta]:
         """Return the durations of windows, TTLs and lateness of the operators that read a source,
         and the durations in the code of the functions.
         """
@@ -184,7 +184,7 @@ class SourceRecords:
         found += [each for each in of_code if abs(each) <= DISTANCE_MAX]
         return [each for each in dict.fromkeys(found) if each]
 
-    def _edges(self, source: Source) -> list[Edges]:
+    def _edges(self, source: Input) -> list[Edges]:
         """Return the begins and ends of the windows of the operators that read a source."""
         from statekit.testing.histories import Edges
 
@@ -192,7 +192,7 @@ class SourceRecords:
         found = [Edges(*edge) for window in windows for edge in window.edges]
         return list(dict.fromkeys(found))
 
-    def _readers(self, source: Source) -> list[Operator]:
+    def _readers(self, source: Input) -> list[Operator]:
         """Return the operators that take the records of a source, perhaps behind transforms."""
         return [
             operator
@@ -207,7 +207,7 @@ def _window_of(operator: Operator) -> Window | None:
     return made_of.window if isinstance(made_of, AggregatedResult) else None
 
 
-def _record_of(argument: str, source: Source, given: Any) -> Any:
+def _record_of(argument: str, source: Input, given: Any) -> Any:
     """Return a record of an argument, after checking that it is a record of the source.
 
     Raises:

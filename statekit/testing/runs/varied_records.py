@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from statekit.codec.annotations import union_members, with_metadata
-from statekit.job.plan import Source
+from statekit.job.plan import Input
 from statekit.records.record_type import RecordType
 from statekit.testing.strategies import instance, is_limited, is_made
 
@@ -29,7 +29,7 @@ class VariedRecords:
         apart: the time between two repetitions.
     """
 
-    def __init__(self, source: Source, same: Iterable[str], apart: dt.timedelta) -> None:
+    def __init__(self, source: Input, same: Iterable[str], apart: dt.timedelta) -> None:
         self._members: Sequence[RecordType] = source.record_type.members
         self._same = frozenset(same)
         self._apart = apart

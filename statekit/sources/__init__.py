@@ -1,0 +1,10 @@
+"""Sources: the origins of a job's records.
+
+A `Source` yields Arrow batches by offsets, in any runtime. May import `records`, `connectors`,
+`checkpoint` and what they may import.
+"""
+
+from statekit.sources.decoding import BadRecord
+from statekit.sources.source import Offset, Offsets, Source
+
+__all__ = ["BadRecord", "Offset", "Offsets", "Source"]

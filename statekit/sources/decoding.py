@@ -1,0 +1,121 @@
+"""From batches of a source to records, and to bad records: those that do not fit their type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from statekit.errors import ProcessError
+from statekit.records.json_rows import json_rows
+from statekit.records.record_type import RecordReader
+from statekit.records.union import Records
+from statekit.shown import shown_text
+
+OFFSET_PREFIX = "__offset"
+"""The prefix of columns that say where a row is in its partition."""
+
+
+class BadRecord(NamedTuple):
+    """A record of a source that does not fit its type.
+
+    Parameters:
+        source: the name of the source in the job.
+        partition: the partition.
+        offset: where it is in the partition, as JSON.
+        value: the record as it was read. A row of columns is JSON.
+        error: why it does not fit.
+    """
+
+    source: str
+    partition: str
+    offset: str
+    value: bytes
+    error: str
+
+
+class Decoded(NamedTuple):
+    """The records of a batch.
+
+    Parameters:
+        records: those that fit, in order.
+        bad: the others, in order.
+    """
+
+    records: list[Any]
+    bad: list[BadRecord]
+
+
+Decoder = Callable[[str, pa.RecordBatch], Decoded]
+"""A function from a partition and a batch of it to records."""
+
+
+@dataclass
+class ColumnDecoder:
+    """Decodes batches whose columns are the fields of records.
+
+    Parameters:
+        records: the type of the records, which has one member.
+        name: of the source in the job.
+
+    >>> from statekit.records.union import records_of
+    >>> class Order(NamedTuple):
+    ...     customer: str
+    ...     cents: int
+    >>> decode = ColumnDecoder(records_of(Order, where="orders"), "orders")
+    >>> batch = pa.record_batch({"customer": ["ada", "bob"], "cents": [5, None]})
+    >>> decoded = decode("all", batch)
+    >>> decoded.records
+    [Order(customer='ada', cents=5)]
+    >>> decoded.bad[0].value, decoded.bad[0].error
+    (b'{"customer":"bob","cents":null}', 'Order.cents is null, but its type does not allow None')
+    """
+
+    records: Records
+    name: str
+    _readers: dict[pa.Schema, RecordReader] = field(default_factory=dict)
+
+    def __call__(self, partition: str, batch: pa.RecordBatch) -> Decoded:
+        fields = [name for name in batch.schema.names if not name.startswith(OFFSET_PREFIX)]
+        columns = batch.select(fields)
+        reader = self._reader(columns.schema)
+        try:
+            return Decoded(reader.read(columns), [])
+        except ProcessError as error:
+            if batch.num_rows == 1:
+                (row,) = json_rows(columns)
+                value = msgspec.json.encode(row)
+                bad = BadRecord(self.name, partition, offset_text(batch, 0), value, _why(error))
+                return Decoded([], [bad])
+        middle = batch.num_rows // 2
+        first, second = (self(partition, batch.slice(*part)) for part in ((0, middle), (middle,)))
+        return Decoded(first.records + second.records, first.bad + second.bad)
+
+    def _reader(self, schema: pa.Schema) -> RecordReader:
+        if schema not in self._readers:
+            (member,) = self.records.members
+            self._readers[schema] = member.reader(schema)
+        return self._readers[schema]
+
+
+def offset_text(batch: pa.RecordBatch, row: int) -> str:
+    """Return the position of a row as JSON: that of its only column of positions, or a dict.
+
+    >>> offset_text(pa.record_batch({"__offset": [7, 8], "cents": [5, 6]}), 1)
+    '8'
+    >>> offset_text(pa.record_batch({"__offset_file": ["a"], "__offset_line": [3]}), 0)
+    '{"file":"a","line":3}'
+    """
+    places = {
+        name.removeprefix(OFFSET_PREFIX).removeprefix("_"): batch.column(name)[row].as_py()
+        for name in batch.schema.names
+        if name.startswith(OFFSET_PREFIX)
+    }
+    return msgspec.json.encode(places.get("", places)).decode()
+
+
+def _why(error: ProcessError) -> str:
+    return shown_text(error.__cause__ or error)

@@ -1,4 +1,6 @@
-"""What tests share: places, a Spark session, an S3 server, and the processes that run them."""
+"""What tests share: places, a Spark session, an S3 server, a broker, and the processes that run
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from statekit.working_copy.copies import DiskCopies
+    from tests.support.kafka_broker import KafkaBroker
     from tests.support.s3_server import FaultyProxy
 
 
@@ -167,3 +170,29 @@ def proxy(s3: str, s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
     with FaultyProxy(s3_port) as between:
         set_environment(monkeypatch, between.port)
         yield between
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker in memory, for all tests that ask for it. Tests choose names of topics."""
+    from tests.support.kafka_broker import memory_broker
+
+    with memory_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test has for its topic."""
+    from statekit.clock import unique_id
+
+    return f"t-{unique_id()}"
+
+
+@pytest.fixture
+def killable_kafka(tmp_path: Path) -> Iterator[KafkaBroker]:
+    """A broker that keeps its records when it is killed, for one test."""
+    from tests.support.kafka_broker import durable_broker
+
+    with durable_broker(tmp_path) as broker:
+        yield broker

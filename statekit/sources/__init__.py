@@ -5,6 +5,7 @@ A `Source` yields Arrow batches by offsets, in any runtime. May import `records`
 """
 
 from statekit.sources.decoding import BadRecord
+from statekit.sources.json_decoding import JsonDecoder
 from statekit.sources.source import Offset, Offsets, Source
 
-__all__ = ["BadRecord", "Offset", "Offsets", "Source"]
+__all__ = ["BadRecord", "JsonDecoder", "Offset", "Offsets", "Source"]

@@ -88,7 +88,9 @@ class ColumnDecoder:
             if batch.num_rows == 1:
                 (row,) = json_rows(columns)
                 value = msgspec.json.encode(row)
-                bad = BadRecord(self.name, partition, offset_text(batch, 0), value, _why(error))
+                bad = BadRecord(
+                    self.name, partition, offset_text(batch, 0), value, misfit_text(error)
+                )
                 return Decoded([], [bad])
         middle = batch.num_rows // 2
         first, second = (self(partition, batch.slice(*part)) for part in ((0, middle), (middle,)))
@@ -117,5 +119,6 @@ def offset_text(batch: pa.RecordBatch, row: int) -> str:
     return msgspec.json.encode(places.get("", places)).decode()
 
 
-def _why(error: ProcessError) -> str:
+def misfit_text(error: BaseException) -> str:
+    """Return why a record does not fit its type, without the record itself."""
     return shown_text(error.__cause__ or error)

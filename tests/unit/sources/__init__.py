@@ -1,0 +1,1 @@
+"""Sources: what they read, and how their records are decoded."""

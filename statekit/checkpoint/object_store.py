@@ -637,6 +637,16 @@ def _first_line(error: Exception) -> str:
         line += f" ({code[1]})"
     if _NO_REQUEST in line:
         line += " (of a http:// endpoint, it helps to set AWS_ALLOW_HTTP=true)"
+    return without_credentials(line)
+
+
+def without_credentials(line: str) -> str:
+    """Return a line of an error without the user and the query of a URL, and without values of
+    the environment that are credentials. Control characters are escaped.
+
+    >>> without_credentials("cannot GET https://ada:pw@host/data?sig=5 (403)")
+    'cannot GET https://…@host/data?… (403)'
+    """
     line = _USER_INFO.sub("://…@", _ADDRESS_QUERY.sub(r"\1?…", line))
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name) and len(value) >= _SECRET_LENGTH_MIN:

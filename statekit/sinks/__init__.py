@@ -4,6 +4,7 @@ A `Sink` takes Arrow batches, in any runtime; a `FrameSink` takes the frame of a
 May import `records`, `checkpoint` and what they may import.
 """
 
+from statekit.sinks.delta import Delta, delta
 from statekit.sinks.files import Files, csv, json_lines, parquet
 from statekit.sinks.frame_sinks import Callback, FrameSink, Writer, callback, writer
 from statekit.sinks.sink import Attempt, Outputs, Part, Receipt, Sink
@@ -11,6 +12,7 @@ from statekit.sinks.sink import Attempt, Outputs, Part, Receipt, Sink
 __all__ = [
     "Attempt",
     "Callback",
+    "Delta",
     "Files",
     "FrameSink",
     "Outputs",
@@ -20,6 +22,7 @@ __all__ = [
     "Writer",
     "callback",
     "csv",
+    "delta",
     "json_lines",
     "parquet",
     "writer",

@@ -17,20 +17,13 @@ from statekit.checkpoint.store import Store, in_parallel
 from statekit.clock import unique_id
 from statekit.errors import RestoreError
 from statekit.records.json_rows import flat, json_rows
-from statekit.records.rebatch import rebatched
+from statekit.sinks.parquet_writing import SPOOL_BYTES_MAX, write_parquet
 from statekit.sinks.sink import Attempt, EpochRanges, Part, Receipt, Sink
 
 _STAGED = "_statekit"
 """The folder of files that are not published yet. Readers of Parquet leave out such names."""
 
 _PUBLISHED = re.compile(r"epoch-(\d{20})-")
-
-_GROUP_ROWS = 1 << 20
-_GROUP_BYTES = 64 << 20
-"""The size of a row group of Parquet in memory: large enough to compress well."""
-
-_SPOOL_BYTES_MAX = 32 << 20
-"""Files up to this size are kept in memory until they are stored."""
 
 
 FileFormat = Literal["parquet", "json", "csv"]
@@ -71,7 +64,7 @@ class Files(Sink):
     def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
         # A task that runs twice at a time has two files.
         staged = f"{_STAGED}/{_prefix(part.epoch)}{part.writer}-{part.number}-{unique_id()}"
-        with tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX) as file:
+        with tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES_MAX) as file:
             _WRITERS[self.format](file, batches)
             self._store.put_file(staged, file)
         return {"staged": staged}
@@ -168,19 +161,6 @@ def _is_in(ranges: EpochRanges, epoch: int) -> bool:
     return any(first <= epoch <= last for first, last in ranges)
 
 
-def _write_parquet(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> None:
-    """Write batches in row groups that compress well."""
-    import pyarrow.parquet as pq  # a tenth of a second for those who write no such files
-
-    with contextlib.ExitStack() as opened:
-        writer: pq.ParquetWriter | None = None
-        for some in rebatched(batches, rows=_GROUP_ROWS, size=_GROUP_BYTES):
-            table = pa.Table.from_batches(some)
-            if writer is None:
-                writer = opened.enter_context(pq.ParquetWriter(file, table.schema))
-            writer.write_table(table, row_group_size=_GROUP_ROWS)
-
-
 def _write_json(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> None:
     encoder = msgspec.json.Encoder()
     for batch in batches:
@@ -198,8 +178,8 @@ def _write_csv(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> None:
             writer.write_batch(batch)
 
 
-_WRITERS: dict[FileFormat, Callable[[IO[bytes], Iterator[pa.RecordBatch]], None]] = {
-    "parquet": _write_parquet,
+_WRITERS: dict[FileFormat, Callable[[IO[bytes], Iterator[pa.RecordBatch]], object]] = {
+    "parquet": write_parquet,
     "json": _write_json,
     "csv": _write_csv,
 }

@@ -374,7 +374,7 @@ def _version_before(log: DeltaLog, epochs: EpochRanges) -> int | None:
 
 
 def _shown(epochs: EpochRanges) -> str:
-    return ", ".join(f"{first} to {last}" for first, last in epochs)
+    return f"{min(first for first, _ in epochs)} to {max(last for _, last in epochs)}"
 
 
 def check_features(path: str, table: DeltaTable) -> None:

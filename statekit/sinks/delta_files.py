@@ -109,8 +109,10 @@ def statistics(schema: pa.Schema, metadata: Any, nan: NanColumns) -> str:
         if form is None or not with_values or not all(c.has_min_max for c in with_values):
             continue
         low, high = form(min(c.min for c in with_values)), form(max(c.max for c in with_values))
-        _put(smallest, path, low[:_TEXT_MAX] if isinstance(low, str) else low)
-        _put(largest, path, _upper(high) if isinstance(high, str) else high)
+        if low is not None:
+            _put(smallest, path, low[:_TEXT_MAX] if isinstance(low, str) else low)
+        if high is not None:
+            _put(largest, path, _upper(high) if isinstance(high, str) else high)
     found = {
         "numRecords": metadata.num_rows,
         "minValues": smallest,

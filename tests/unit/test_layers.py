@@ -91,6 +91,7 @@ DOORS = {
         "job/windows/sliding.py",
         "query",
     },
+    "deltalake": {"sinks/delta.py", "sinks/delta_commits.py"},
     "obstore": {"checkpoint/object_store.py"},
     "pandas": {"spark"},
     "pyspark": {

@@ -24,7 +24,7 @@ from statekit.sinks.sink import Attempt, Outputs, Part, Receipt, Sink
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from statekit.sinks.delta_commits import Change
+    from statekit.sinks.delta_commits import TableChange
 
 _STAGED = "_statekit"
 """The folder of rows that are merged into the table. Delta leaves out such names."""
@@ -111,7 +111,7 @@ class Delta(Sink):
         else:
             self._commit(FilesAdded(attempt, unique_id(), receipts, mode == "overwrite"))
 
-    def _commit(self, change: Change) -> None:
+    def _commit(self, change: TableChange) -> None:
         """Commit a change, again if another writer of the table has committed meanwhile.
 
         Raises:

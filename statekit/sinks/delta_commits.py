@@ -150,7 +150,7 @@ class DeltaLog:
 
 
 @dataclass(frozen=True)
-class Change(ABC):
+class TableChange(ABC):
     """A change of the table by an attempt.
 
     Parameters:
@@ -176,7 +176,7 @@ class Change(ABC):
 
 
 @dataclass(frozen=True)
-class FilesAdded(Change):
+class FilesAdded(TableChange):
     """Data files of an epoch are added; they replace those of an earlier attempt.
 
     Parameters:
@@ -263,7 +263,7 @@ def _addition(receipt: Receipt, schema: Schema) -> AddAction:
 
 
 @dataclass(frozen=True)
-class RowsMerged(Change):
+class RowsMerged(TableChange):
     """Rows of an epoch are merged into the table by their key. A second merge changes nothing.
 
     Parameters:
@@ -302,7 +302,7 @@ def _quoted(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Abandonment(Change):
+class Abandonment(TableChange):
     """Rows of epochs that were rolled back are removed.
 
     With `append`, these are the files that the sink has added. With other modes, the table is

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.era import Era
@@ -280,6 +280,15 @@ Report = ShardReport | IdleShards
 """The report of a task: an attempt at a shard, or the shards that had nothing to do."""
 
 
+InputOffset = Count | dict[StoredText, JsonValue]
+"""How much of an input is in the state: the number of its records, or an offset of each partition
+of a source.
+"""
+
+EpochOffsets = dict[str, InputOffset]
+"""Where an epoch ends in each input."""
+
+
 class EpochNote(Sealed):
     """The note of an epoch that began. With it, a replay gets the same input and processing time.
 
@@ -288,6 +297,7 @@ class EpochNote(Sealed):
         what: its input: "batch 7" of Spark, "idle", "drain", or "records".
         processing_time_us: its processing time.
         begins_run: whether it is the first epoch of a run: the job did not run before it.
+        offsets: where it ends in each input; empty if the input is that of Spark, or there is none.
     """
 
     title: ClassVar[str] = "the beginning of an epoch"
@@ -296,6 +306,7 @@ class EpochNote(Sealed):
     what: StoredText
     processing_time_us: int
     begins_run: bool = False
+    offsets: dict[StoredText, InputOffset] = Field(default={})
 
 
 class Placed(Record):
@@ -425,7 +436,8 @@ class EpochManifest(Sealed):
         whole: its files contain all state, and no earlier files count: key groups may have been
             others.
         batch: Spark's number of the last micro-batch in the state, or None.
-        offsets: records consumed per input, for runs without Spark.
+        offsets: how much of each input is in the state; not of streams that Spark reads.
+        bad_records: how many records of sources did not fit their types so far, by source.
         parallelism: the number of shards.
         key_groups: as in the job file.
         writer: the run that committed it.
@@ -445,7 +457,8 @@ class EpochManifest(Sealed):
     abandoned: tuple[tuple[Count, Count], ...] = ()
     whole: bool = False
     batch: int | None = None
-    offsets: dict[StoredText, Count] = Field(default={})
+    offsets: dict[StoredText, InputOffset] = Field(default={})
+    bad_records: dict[StoredText, Count] = Field(default={})
     parallelism: Annotated[int, Field(ge=1, le=32768)]
     key_groups: Annotated[int, Field(ge=1, le=32768)]
     writer: StoredText

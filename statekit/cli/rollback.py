@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.manifest import EpochManifest, InputOffset
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import Rollback
 from statekit.checkpoint.rollback import plan as plan_of_rollback
@@ -99,7 +99,12 @@ def _input_text(last: EpochManifest, target: EpochManifest) -> str:
         behind = "from its start" if target.batch is None else f"after micro-batch {target.batch}"
         return f"input: Spark continues {behind}; micro-batch {last.batch} was the last"
     read = [
-        f"{name} continues after record {target.offsets.get(name, 0):,} of {count:,}"
-        for name, count in last.offsets.items()
+        _offset_text(name, target.offsets.get(name, 0), to) for name, to in last.offsets.items()
     ]
     return f"input: {', '.join(read) if read else 'no position is kept for this job'}"
+
+
+def _offset_text(name: str, then: InputOffset, now: InputOffset) -> str:
+    if isinstance(now, int):
+        return f"{name} continues after record {then:,} of {now:,}"
+    return f"{name} continues at the offsets of that epoch"

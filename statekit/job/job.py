@@ -6,21 +6,23 @@ import datetime as dt
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from threading import Event
 from typing import Any, Literal, Protocol, TypeVar, Unpack, overload, runtime_checkable
 
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION
 from statekit.errors import RestoreError, StateTypeError
 from statekit.job.explain import explained_plan
-from statekit.job.options import RunArguments, RunOptions, StartArguments, StartOptions
-from statekit.job.plan import Input, Plan, check_name
+from statekit.job.input_options import InputArguments, input_of
+from statekit.job.options import Pace, RunArguments, RunOptions, StartArguments, StartOptions
+from statekit.job.plan import Input, Plan, check_name, errors_name
 from statekit.job.progress import OutputCallback, Run, RunningJob
 from statekit.job.stream import Stream
 from statekit.keygroup import check_groups
 from statekit.records.union import records_of
-from statekit.shown import shown
 from statekit.sinks.sink import Sink
-from statekit.timestamp import duration_to_micros
+from statekit.sources.decoding import BadRecord
+from statekit.sources.source import Source
 from statekit.working_copy.copies import WorkingCopies
 
 T = TypeVar("T")
@@ -78,17 +80,16 @@ class Job(Plan):
 
     @overload
     def source(
-        self, name: str, record_type: type[T], *, idle_after: dt.timedelta | str | None = None
-    ) -> Stream[T]: ...
-    @overload
-    def source(
         self,
         name: str,
         record_type: type[T],
-        other: type[U],
+        source: Source | None = None,
         /,
-        *,
-        idle_after: dt.timedelta | str | None = None,
+        **options: Unpack[InputArguments],
+    ) -> Stream[T]: ...
+    @overload
+    def source(
+        self, name: str, record_type: type[T], other: type[U], /, **options: Unpack[InputArguments]
     ) -> Stream[T | U]: ...
     @overload
     def source(
@@ -98,40 +99,43 @@ class Job(Plan):
         other: type[U],
         another: type[V],
         /,
-        *,
-        idle_after: dt.timedelta | str | None = None,
+        **options: Unpack[InputArguments],
     ) -> Stream[T | U | V]: ...
     def source(
-        self,
-        name: str,
-        record_type: Any,
-        *others: Any,
-        idle_after: dt.timedelta | str | None = None,
+        self, name: str, record_type: Any, /, *others: Any, **options: Unpack[InputArguments]
     ) -> Stream[Any]:
-        """Declare an input of records of a type.
+        """Declare an input of records of a type, and where they come from.
 
-        Without Spark it may have records of several types, in the order in which they are given. On
-        Spark the rows of a frame have one type: declare a source for each type, and `union` them.
+        Without Spark, an iterable may have records of several types, in the order in which they are
+        given. On Spark the rows of a frame have one type: declare a source for each type, and
+        `union` them.
 
         Parameters:
+            source: such as `sources.json_lines(path)`, after the type. Without it, each run says
+                where the records come from, by `inputs=`.
             idle_after: an input without records for so long, in processing time, no longer holds
                 back the event time of operators that have other inputs; a timedelta or a text such
                 as "5 minutes". The decision is made when an epoch begins and is the same in a
                 replay. Records that arrive later may be late. None: it always holds it back.
+            on_error: what is done with records that do not fit the type: "fail" ends the job,
+                "drop" leaves them out, "collect" gives them to the stream `errors`. They are
+                counted in any case.
+            max_errors: with more bad records, in all epochs, the job ends. None: any number.
 
         Raises:
-            StateTypeError: the name is taken or not valid, or the type is none of records.
+            StateTypeError: the name is taken or not valid, the type is none of records, or an
+                option is not valid.
         """
         where = f"job {self.name!r}, source {name!r}"
-        records = records_of(record_type, *others, where=where)
-        idle_us = None
-        if idle_after is not None:
-            idle_us = duration_to_micros(idle_after, "idle_after")
-            if idle_us <= 0:
-                raise StateTypeError(
-                    f"{where}: idle_after={shown(idle_after)} must be longer than 0"
-                )
-        self.sources.append(Input(self.free_name("source", name), records, idle_us))
+        source = others[0] if len(others) == 1 and isinstance(others[0], Source | None) else None
+        types = [other for other in others if other is not None and other is not source]
+        records = records_of(record_type, *types, where=where)
+        declared = input_of(self.free_name("source", name), records, source, where, options)
+        if declared.on_error == "collect":
+            errors = self.free_name("stream", errors_name(name))
+            bad_records = records_of(BadRecord, where=f"{where}, bad records")
+            self.sources.append(Input(errors, bad_records, declared.idle_after_us, errors_of=name))
+        self.sources.append(declared)
         return Stream(self, name)
 
     def add(self, part: P) -> P:
@@ -196,30 +200,38 @@ class Job(Plan):
 
     def run(
         self,
-        inputs: Mapping[str, Iterable[Any]],
+        inputs: Mapping[str, Iterable[Any] | Source] | None = None,
         *,
         outputs: Mapping[str, OutputCallback | Sink] | None = None,
         checkpoint: str | Path | Repository | None = None,
-        epoch_size: int = 1000,
+        epoch_size: int | None = None,
         backend: Literal["memory", "rocksdb"] | WorkingCopies = "memory",
-        drain: bool = True,
+        drain: bool | None = None,
+        follow: bool = False,
+        trigger: dt.timedelta | str | None = None,
+        heartbeat: dt.timedelta | str | None = None,
+        stop: Event | None = None,
         **options: Unpack[RunArguments],
     ) -> Run:
-        """Run in this process until the inputs end, without Spark.
+        """Run in this process until the inputs end, or until the run is stopped, without Spark.
 
-        With a checkpoint, the run is exactly-once as on Spark: how many records of each input are
-        in the state is committed with the state, and a run that continues skips as many. So an
-        input must give the same records again, from its start.
+        With a checkpoint, the run is exactly-once as on Spark: how far each input was read is
+        committed with the state, and a run that continues, in any runtime, reads on from there. An
+        iterable must give the same records again, from its start.
+
+        If an input is a stream, such as `sources.json_lines(directory)`, the others that are not
+        are read completely in the first epoch, before all streams.
 
         Parameters:
-            inputs: an iterable of records per source; dicts are converted to the source's type.
+            inputs: per source of the job, an iterable of records or a source; it goes before that
+                of the job. Dicts are converted to the type of the records.
             outputs: a target per sink: a sink such as `sinks.parquet(path)`, or a function
                 `(records, epoch)`. Those without one here and in the job are collected.
             checkpoint: a directory, an object store URL or an open repository; None keeps nothing.
             from_savepoint: the directory or URL of a savepoint that a new checkpoint starts from. A
                 checkpoint that was made from it continues from its last epoch.
             parallelism: shards per operator; None uses the parallelism of the checkpoint, or 1.
-            epoch_size: records per input and epoch.
+            epoch_size: records per input and epoch, at most. None: 1,000; of streams 50,000.
             backend: where rows are kept while the job runs; for tests, working copies of your own.
             working_directory: of the "rocksdb" backend; None for a temporary one.
             rocksdb: limits of memory and disk for that backend.
@@ -233,7 +245,14 @@ class Job(Plan):
             retention: which epochs of the checkpoint are kept; None for all of them.
             drain: advance event time to its end after the last record, so that all event-time
                 timers fire. Pass False if later runs continue from the checkpoint with more
-                records.
+                records. None: unless an input is a stream.
+            follow: read streams until the run is stopped: by SIGTERM, Ctrl-C or `stop`. It ends
+                after the epoch. Otherwise it ends when it has read all records that are there.
+            trigger: the shortest time from one epoch to the next, such as "100 ms". None: an epoch
+                begins as soon as there are records.
+            heartbeat: make an epoch at least this often even if no records arrive, so that
+                processing-time timers fire.
+            stop: ends the run after the current epoch when another thread sets it.
             clock: returns the wall clock time in microseconds since 1970 UTC; None for the
                 machine's.
             metrics: serve metrics for Prometheus until the run ends, at a port of the loopback
@@ -251,8 +270,9 @@ class Job(Plan):
         """
         options.setdefault("retention", DEFAULT_RETENTION)
         given = RunOptions.of_call(Job.run, options)
+        pace = Pace.of(epoch_size, trigger, heartbeat, drain=drain, follow=follow, stop=stop)
         return _runtime("statekit.runtime.local", "run")(  # type: ignore[no-any-return]
-            self, inputs, outputs or {}, checkpoint, given, epoch_size, backend, drain=drain
+            self, inputs or {}, outputs or {}, checkpoint, given, pace, backend
         )
 
     def start(

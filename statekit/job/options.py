@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
+from threading import Event
 from typing import Any, Self, TypedDict
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
+from statekit.errors import StateTypeError
+from statekit.number_faults import int_fault
 from statekit.recording.recorder import Recorder
+from statekit.shown import shown
+from statekit.timestamp import duration_to_micros
 from statekit.working_copy.base_options import BaseOptions
 
 
@@ -44,6 +49,79 @@ class StartArguments(RunArguments, total=False):
     query_name: str | None
     heartbeat: dt.timedelta | str | None
     drain: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """When the epochs of a run begin, and when the run ends.
+
+    Parameters:
+        epoch_size: records per input and epoch, at most; None if the user did not choose.
+        trigger_s: the shortest time from the begin of one epoch to that of the next.
+        heartbeat_s: the longest time between two epochs; None for any.
+        drain: whether event time ends with the input; None if the user did not choose.
+        follow: whether streams are read until the run is stopped.
+        stop: ends the run.
+    """
+
+    epoch_size: int | None = None
+    trigger_s: float = 0.0
+    heartbeat_s: float | None = None
+    drain: bool | None = None
+    follow: bool = False
+    stop: Event = field(default_factory=Event)
+
+    @classmethod
+    def of(
+        cls,
+        epoch_size: int | None = None,
+        trigger: dt.timedelta | str | None = None,
+        heartbeat: dt.timedelta | str | None = None,
+        *,
+        drain: bool | None = None,
+        follow: bool = False,
+        stop: Event | None = None,
+    ) -> Self:
+        """Return the pace of a run with these options.
+
+        Raises:
+            StateTypeError: an option is not valid, or needs another.
+
+        >>> Pace.of(trigger="100 ms").trigger_s
+        0.1
+        """
+        if epoch_size is not None and (
+            fault := int_fault(epoch_size, "give a number of records, at least 1", least=1)
+        ):
+            raise StateTypeError(f"epoch_size={shown(epoch_size)}{fault}")
+        if heartbeat is not None and not follow:
+            raise StateTypeError("heartbeat= needs a run that continues: add follow=True")
+        if drain and follow:
+            raise StateTypeError(
+                "drain=True is for runs that end with their input, and follow=True never does"
+            )
+        return cls(
+            epoch_size=epoch_size,
+            trigger_s=0.0 if trigger is None else duration_to_micros(trigger, "trigger") / 1e6,
+            heartbeat_s=heartbeat_s(heartbeat),
+            drain=drain,
+            follow=follow,
+            stop=stop or Event(),
+        )
+
+
+def heartbeat_s(heartbeat: dt.timedelta | str | None) -> float | None:
+    """Return the seconds between two heartbeats; None without them.
+
+    Raises:
+        StateTypeError: it is no duration, or has no length.
+    """
+    if heartbeat is None:
+        return None
+    seconds = duration_to_micros(heartbeat, "heartbeat") / 1_000_000
+    if not seconds:
+        raise StateTypeError(f"heartbeat={shown(heartbeat)}: give more than nothing")
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,12 +19,17 @@ from statekit.names import name_fault
 from statekit.records.output_union import AnyOutput, OutputUnion
 from statekit.records.union import Records
 from statekit.sinks.frame_sinks import Target
+from statekit.sources.source import Source
 from statekit.state.base import StateSpec
 from statekit.stored_types import state_text
 from statekit.watermark import BEGINNING
 
 RESERVED = "__statekit"
 """The prefix of columns that statekit adds to frames. Inputs are columns there too."""
+
+
+OnError = Literal["fail", "drop", "collect"]
+"""What is done with a bad record: the job fails, it is left out, or it goes to a stream."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,19 @@ class Input:
     Parameters:
         idle_after_us: after so much processing time without records, it does not hold back event
             time; None if it always does.
+        source: where its records come from; None if each run says it.
+        on_error: what is done with records that do not fit the type.
+        max_errors: with more of them, in all epochs, the job ends; None for any number.
+        errors_of: of an input of bad records, the name of the input that they were read from.
     """
 
     name: str
     record_type: Records
     idle_after_us: int | None = None
+    source: Source | None = None
+    on_error: OnError = "fail"
+    max_errors: int | None = None
+    errors_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -389,6 +402,10 @@ class Plan:
         """Return the operators that a stream feeds, broadcast or not."""
         return [operator for operator in self.operators if stream in operator.streams]
 
+    def errors_of(self, source: str) -> str | None:
+        """Return the name of the input with the bad records of a source; None if it has none."""
+        return next((each.name for each in self.sources if each.errors_of == source), None)
+
     def is_source(self, stream: str) -> bool:
         """Return whether a stream is a source."""
         return any(source.name == stream for source in self.sources)
@@ -424,14 +441,24 @@ class Plan:
         declared = {sink.name: sink.target for sink in self.sinks if sink.target is not None}
         return {**declared, **outputs}
 
+    def origins(self, inputs: Mapping[str, object]) -> dict[str, object]:
+        """Return where each input of the job comes from: as the run says, or else the job.
+
+        Parameters:
+            inputs: of the run.
+        """
+        declared = {each.name: each.source for each in self.sources if each.source is not None}
+        return {**declared, **inputs}
+
     def check_names(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
         """Check that there is one input per source and one output per sink.
 
         Raises:
             StateTypeError: one is missing, or is not in the job.
         """
+        named = [source.name for source in self.sources if source.errors_of is None]
         for kind, declared, given in (
-            ("source", [source.name for source in self.sources], inputs),
+            ("source", named, inputs),
             ("sink", [sink.name for sink in self.sinks], outputs),
         ):
             if set(declared) != set(given):
@@ -489,6 +516,11 @@ def _streams_of(operator: str) -> dict[str, str]:
 def late_name(operator: str) -> str:
     """Return the name of an operator's stream of late records."""
     return f"{operator}.late"
+
+
+def errors_name(stream: str) -> str:
+    """Return the name of a stream's bad records."""
+    return f"{stream}.errors"
 
 
 def check_name(what: str, name: str) -> str:

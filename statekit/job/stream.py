@@ -558,6 +558,21 @@ class Stream(Generic[T]):
         return None if operator is None else operator.declared
 
     @property
+    def errors(self) -> Stream[Any]:
+        """The records that did not fit the type of a source, each as a `BadRecord`.
+
+        Raises:
+            StateTypeError: it is no source, or one without `on_error="collect"`.
+        """
+        name = self._job.errors_of(self.name)
+        if name is None:
+            raise StateTypeError(
+                f"stream {self.name!r} does not collect errors: declare its source with "
+                'on_error="collect"'
+            )
+        return Stream(self._job, name)
+
+    @property
     def late(self) -> Stream[Any]:
         """The late records of this operator, as they arrived.
 

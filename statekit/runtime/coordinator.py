@@ -17,6 +17,7 @@ from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import (
     EpochManifest,
     EpochNote,
+    EpochOffsets,
     OperatorEpoch,
     Report,
     ShardPlan,
@@ -170,14 +171,16 @@ class Coordinator:
         what: str = "records",
         to: Mapping[str, int] | None = None,
         at_us: int | None = None,
+        offsets: EpochOffsets | None = None,
     ) -> None:
-        """Fix the clocks of the next epoch.
+        """Fix the clocks of the next epoch, and where it ends in each input.
 
         Parameters:
             what: the input of the epoch, as in `EpochNote`: a replay needs the same. "drain"
                 advances event time to its end, one operator of a chain after the other.
             to: watermarks that operators advance to at least.
             at_us: the processing time; None uses that of an earlier attempt, or the clock.
+            offsets: where it ends in each input.
 
         Raises:
             RestoreError: event time has ended in an earlier epoch, or the epoch was begun with
@@ -190,7 +193,8 @@ class Coordinator:
                 "ended, and all further records would be late. Start with a new checkpoint; to "
                 "continue after a bounded run, run it with drain=False"
             )
-        self.processing_time_us = self._not_before(self._instant(what) if at_us is None else at_us)
+        instant_us = self._instant(what, offsets or {}) if at_us is None else at_us
+        self.processing_time_us = self._not_before(instant_us)
         self.watermarks_us = self._watermarks(drain, to or {}, self.processing_time_us)
         # Whoever gives the time lets it pass while the job runs, as a harness does.
         self._begin_expiry(has_downtime=at_us is None)
@@ -218,14 +222,18 @@ class Coordinator:
         before = BEGINNING if self.last is None else self.last.processing_time_us
         return max(processing_time_us, before)
 
-    def _instant(self, what: str) -> int:
+    def _instant(self, what: str, offsets: EpochOffsets) -> int:
         """Return the wall clock time; in a replay, the time of the first attempt."""
         if not self.notes_beginnings:
             return self._now_us()
         if self.note is None:
             now = self._now_us()
             self.note = EpochNote(
-                epoch=self.epoch, what=what, processing_time_us=now, begins_run=not self._has_run
+                epoch=self.epoch,
+                what=what,
+                processing_time_us=now,
+                begins_run=not self._has_run,
+                offsets=offsets,
             )
             self._has_run = True
             self.repository.write_note(self.note)
@@ -431,13 +439,15 @@ class Coordinator:
         reports: Iterable[Report],
         *,
         batch: int | None = None,
-        offsets: dict[str, int] | None = None,
+        offsets: EpochOffsets | None = None,
+        bad_records: dict[str, int] | None = None,
     ) -> EpochManifest:
         """Check the reports of all shards, then commit the epoch.
 
         Parameters:
             batch: Spark's number of the micro-batch, if it was one.
-            offsets: records consumed per input, for runs without Spark.
+            offsets: where it ends in each input; None leaves them as they were.
+            bad_records: how many records of sources did not fit their types so far; None, too.
 
         Raises:
             IncompleteEpochError: a shard is missing, or attempts at it had different effects.
@@ -457,6 +467,11 @@ class Coordinator:
             abandoned=() if previous is None else previous.abandoned,
             batch=batch if batch is not None else (previous.batch if previous else None),
             offsets=offsets if offsets is not None else (previous.offsets if previous else {}),
+            bad_records=(
+                bad_records
+                if bad_records is not None
+                else (previous.bad_records if previous else {})
+            ),
             parallelism=self.parallelism,
             key_groups=self.key_groups,
             writer=self.writer,

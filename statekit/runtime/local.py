@@ -19,29 +19,42 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from statekit.backend.rocksdb_options import check_options
-from statekit.checkpoint.manifest import IdleShards, Report, ShardReport
+from statekit.checkpoint.manifest import EpochOffsets, IdleShards, InputOffset, Report, ShardReport
 from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s
-from statekit.errors import CALL_FAILURES, ProcessError, RestoreError, StateTypeError, is_users
+from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
-from statekit.job.options import RunOptions
+from statekit.job.options import Pace, RunOptions
 from statekit.job.plan import Operator, Plan, applied
 from statekit.job.progress import OutputCallback, Run
 from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
-from statekit.number_faults import int_fault
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.epoch_loop import EpochLoop
+from statekit.runtime.inputs import (
+    BadRecords,
+    IterableInput,
+    RunInput,
+    RunInputs,
+    SourceInput,
+    input_failures,
+    local_input,
+    ranges,
+)
 from statekit.runtime.key_iteration import not_a_key
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.runtime.sink_epochs import SinkEpochs, check_directories, output_batches, staged_part
+from statekit.runtime.stop_signals import stopped_by_signals
 from statekit.runtime.stream_forms import RecordForm, SourceForm, columns_of
-from statekit.shown import shown, shown_error
+from statekit.shown import shown
 from statekit.sinks.frame_sinks import FrameSink
 from statekit.sinks.sink import Attempt, Part, Receipt, Sink, sink_failures
+from statekit.sources.decoding import BadRecord
+from statekit.sources.source import Source
 from statekit.watermark import is_late
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 from statekit.working_copy.uploader import uploader
@@ -161,7 +174,9 @@ class LocalRunner:
         inputs: Mapping[str, Iterable[Any]],
         *,
         outputs: Mapping[str, OutputCallback | Sink] | None = None,
-        offsets: dict[str, int] | None = None,
+        offsets: EpochOffsets | None = None,
+        decoded: Mapping[str, list[Any]] | None = None,
+        bad_records: dict[str, int] | None = None,
         **instants: Any,
     ) -> dict[str, list[Any]]:
         """Run one epoch over the records of each source, and commit it.
@@ -171,15 +186,20 @@ class LocalRunner:
 
         Parameters:
             outputs: a sink or a callback per name.
-            offsets: records consumed per input, committed with the state.
+            offsets: where the epoch ends in each input, committed with the state.
+            decoded: records of inputs that were made for this epoch, so that nobody else has them.
+            bad_records: as for `Coordinator.commit`.
             instants: the clocks, as for `Coordinator.begin`.
         """
         begun_s = stopwatch_s()
-        self.coordinator.begin(**instants)
+        self.coordinator.begin(offsets=offsets, **instants)
         streams = RecordStreams(self.job, self.coordinator.epoch)
         for source in self.job.sources:
             form = self._sources[source.name]
-            streams.put(source.name, form.taken(inputs.get(source.name, ())), form)
+            if decoded is not None and source.name in decoded:
+                streams.put(source.name, decoded[source.name], form)
+            else:
+                streams.put(source.name, form.taken(inputs.get(source.name, ())), form)
         reports: list[Report] = []
         for operator in self.job.operators:
             outputs_of, reports_of = self._operator(operator, streams)
@@ -189,7 +209,7 @@ class LocalRunner:
             reports += reports_of
         self.coordinator.check_owner()
         emitted = self._write(streams, outputs or {})
-        manifest = self.coordinator.commit(reports, offsets=offsets)
+        manifest = self.coordinator.commit(reports, offsets=offsets, bad_records=bad_records)
         self.coordinator.metrics.committed(manifest, stopwatch_s() - begun_s)
         return emitted
 
@@ -298,28 +318,23 @@ def _selected(process: Process[Any, Any, Any], batch: KeyedBatch, places: list[i
 
 def run(
     job: Job,
-    inputs: Mapping[str, Iterable[Any]],
+    inputs: Mapping[str, Iterable[Any] | Source],
     outputs: Mapping[str, OutputCallback | Sink],
     checkpoint: str | Path | Repository | None,
     options: RunOptions,
-    epoch_size: int,
+    pace: Pace,
     backend: Literal["memory", "rocksdb"] | WorkingCopies,
-    *,
-    drain: bool,
 ) -> Run:
-    """Run a job in this process until its inputs end. See `Job.run`."""
+    """Run a job in this process until its inputs end, or until it is stopped. See `Job.run`."""
     if isinstance(backend, str) and backend not in ("memory", "rocksdb"):
         raise StateTypeError(f'backend={shown(backend)}: use "memory" or "rocksdb"')
-    if fault := int_fault(epoch_size, "give a number of records, at least 1", least=1):
-        raise StateTypeError(f"epoch_size={shown(epoch_size)}{fault}")
     check_options(options.rocksdb, options.keep_copies)
-    for name, records in inputs.items():
-        if not isinstance(records, Iterable):
-            raise StateTypeError(
-                f"inputs[{name!r}] is {shown(records)}: give an iterable of records"
-            )
-    job.check_names(inputs, {sink.name for sink in job.sinks} | set(outputs))
+    origins = job.origins(inputs)
+    job.check_names(origins, {sink.name for sink in job.sinks} | set(outputs))
+    found = {name: local_input(name, origin) for name, origin in origins.items()}
     outputs = _checked_outputs(job, outputs)
+    if pace.follow:
+        _check_follows(job, found.values(), outputs)
     with contextlib.ExitStack() as closing:
         endpoint = open_endpoint(options.metrics)
         if endpoint is not None:
@@ -340,16 +355,107 @@ def run(
             coordinator.notes_beginnings = True  # until the commit, they may be published
         collected = {sink.name: list[Any]() for sink in job.sinks if sink.name not in outputs}
         done = Run(collected, sinks=tuple(job.sinks))
-        while coordinator.was_draining and not coordinator.is_drained:
-            done.take(runner.epoch({}, outputs=outputs, what="drain"))
-        for records, offsets in _epochs(inputs, coordinator, epoch_size):
-            done.take(runner.epoch(records, outputs=outputs, offsets=offsets))
-        while drain and coordinator.last is not None and not coordinator.is_drained:
-            done.take(runner.epoch({}, outputs=outputs, what="drain"))
+        offsets = {} if coordinator.last is None else coordinator.last.offsets
+        for each in found.values():
+            closing.callback(each.close)
+            each.open(reads_here=True, epoch=coordinator.epoch)
+        read = RunInputs(found.values(), offsets, coordinator.epoch)
+        reader = LocalReader(job, read, runner, outputs, done)
+        if pace.follow:
+            closing.enter_context(stopped_by_signals(pace.stop))
+        EpochLoop(coordinator, read, reader.run_epoch, pace).run()
         if not coordinator.keeps_copies(options.keep_copies):
             copies.forget(coordinator.job_file.id)
     done.last_epoch = None if coordinator.last is None else coordinator.last.epoch
     return done
+
+
+@dataclass(eq=False, repr=False)
+class LocalReader:
+    """Reads the inputs of epochs in this process, and runs the epochs.
+
+    Parameters:
+        job: the job.
+        inputs: of the run.
+        runner: of the epochs.
+        outputs: a target per sink.
+        done: the result of the run so far.
+    """
+
+    job: Job
+    inputs: RunInputs
+    runner: LocalRunner
+    outputs: Mapping[str, OutputCallback | Sink]
+    done: Run
+
+    def __post_init__(self) -> None:
+        last = self.runner.coordinator.last
+        self._bad = BadRecords(self.job, {} if last is None else last.bad_records)
+        self._decoders = {
+            source.name: found.source.decoder(source.record_type, source.name)
+            for source in self.job.sources
+            if isinstance(found := self.inputs.inputs.get(source.name), SourceInput)
+        }
+
+    def run_epoch(self, what: str, ends: EpochOffsets | None) -> None:
+        """Run an epoch up to these offsets."""
+        given: dict[str, list[Any]] = {}
+        decoded: dict[str, list[Any]] = {}
+        for name, end in (ends or {}).items():
+            found, start = self.inputs.inputs[name], self.inputs.offsets[name]
+            with input_failures(name, self.runner.coordinator.epoch):
+                if isinstance(found, SourceInput):
+                    self._read(found, start, end, decoded)
+                elif isinstance(found, IterableInput):
+                    given[name] = found.read(start, end)
+        offsets = None if ends is None else self.inputs.committed(ends)
+        self.done.take(
+            self.runner.epoch(
+                given,
+                outputs=self.outputs,
+                offsets=offsets,
+                decoded=decoded,
+                bad_records=self._bad.so_far,
+                what=what,
+            )
+        )
+
+    def _read(
+        self, found: SourceInput, start: InputOffset, end: InputOffset, into: dict[str, list[Any]]
+    ) -> None:
+        """Read a source, and add its records and bad records by the names of their inputs."""
+        name, decode = found.name, self._decoders[found.name]
+        records: list[Any] = []
+        bad: list[BadRecord] = []
+        for partition, first, last in ranges(start, end):
+            for batch in found.source.read(partition, first, last):
+                decoded = decode(partition, batch)
+                self._bad.check(name, decoded, self.runner.coordinator.epoch)
+                records += decoded.records
+                bad += decoded.bad
+        into[name] = records
+        if (errors := self.job.errors_of(name)) is not None:
+            into[errors] = bad
+
+
+def _check_follows(
+    job: Job, inputs: Iterable[RunInput], outputs: Mapping[str, OutputCallback | Sink]
+) -> None:
+    """Check that a run that continues has a stream to read, and nothing that grows without end.
+
+    Raises:
+        StateTypeError: it has not.
+    """
+    if not any(each.is_stream for each in inputs):
+        raise StateTypeError(
+            f"follow=True, and no input of job {job.name!r} is a stream: give one a source such as "
+            "sources.json_lines(directory)"
+        )
+    if missing := [sink.name for sink in job.sinks if sink.name not in outputs]:
+        raise StateTypeError(
+            f"follow=True, and sink {missing[0]!r} has no target, so that its records would be "
+            "kept in memory without end: give it one in outputs= or in the job"
+        )
 
 
 def _checked_outputs(job: Job, outputs: Mapping[str, object]) -> dict[str, OutputCallback | Sink]:
@@ -395,56 +501,3 @@ def _opened_copies(
         working_directory = closing.enter_context(scratch)
         closing.callback(uploader().give_up, f"{working_directory}{os.sep}")
     return DiskCopies(working_directory, options.rocksdb, options.bases)
-
-
-def _epochs(
-    inputs: Mapping[str, Iterable[Any]], coordinator: Coordinator, size: int
-) -> Iterator[tuple[dict[str, list[Any]], dict[str, int]]]:
-    """Yield the input of one epoch at a time, with the position in each input after it.
-
-    Raises:
-        RestoreError: an input has fewer records than the state contains.
-        ProcessError: an input fails.
-    """
-    offsets = dict.fromkeys(inputs, 0)
-    offsets.update(coordinator.last.offsets if coordinator.last is not None else {})
-    waiting: dict[str, Iterator[Any]] = {}
-    for name, records in inputs.items():
-        with _input_failures(name, coordinator):
-            waiting[name] = _behind(name, records, offsets[name])
-    while True:
-        pieces: dict[str, list[Any]] = {}
-        for name, behind in waiting.items():
-            with _input_failures(name, coordinator):
-                pieces[name] = list(islice(behind, size))
-        if not any(pieces.values()):
-            return
-        offsets = {**offsets, **{name: offsets[name] + len(p) for name, p in pieces.items()}}
-        yield pieces, offsets
-
-
-@contextlib.contextmanager
-def _input_failures(name: str, coordinator: Coordinator) -> Iterator[None]:
-    """Add the name of a failing input and the epoch to its error."""
-    try:
-        yield
-    except CALL_FAILURES as error:
-        if not is_users(error):
-            raise
-        raise ProcessError(
-            f"input {name!r} failed in epoch {coordinator.epoch} with {shown_error(error)}. "
-            "Nothing of this epoch is committed: correct the input, then start the job again with "
-            "the same records"
-        ) from error
-
-
-def _behind(name: str, records: Iterable[Any], count: int) -> Iterator[Any]:
-    """Skip the records of an input that the state already contains."""
-    remaining = iter(records)
-    skipped = sum(1 for _ in islice(remaining, count))
-    if skipped < count:
-        raise RestoreError(
-            f"input {name!r} has {skipped} records, and {count} of it are in the state: pass the "
-            "same records again, from the first one on, followed by new ones"
-        )
-    return remaining

@@ -22,17 +22,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from statekit.checkpoint.manifest import EpochManifest, added
 from statekit.clock import stopwatch_s
-from statekit.errors import RestoreError, StateTypeError
-from statekit.job.options import StartOptions
+from statekit.errors import RestoreError
+from statekit.job.options import StartOptions, heartbeat_s
 from statekit.job.progress import Progress
 from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
 from statekit.runtime.coordinator import Coordinator
-from statekit.shown import shown
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
 from statekit.spark.frames.shared_reads import merged, split
 from statekit.spark.offsets import sparks_part
-from statekit.timestamp import duration_to_micros, instant
+from statekit.timestamp import instant
 
 if TYPE_CHECKING:
     from statekit.metrics.endpoint import Endpoint
@@ -188,12 +187,13 @@ class Query:
 
     def start_stream(self, inputs: Mapping[str, DataFrame]) -> None:
         """Start Spark's query over streaming frames."""
-        options, heartbeat_s = self._options, _heartbeat_s(self._options)
+        options = self._options
+        beat_s = heartbeat_s(options.heartbeat)
         self._no_input = {
             name: df.sparkSession.createDataFrame([], df.schema) for name, df in inputs.items()
         }
         settles = any(op.declared.traits.settles for op in self._coordinator.job.operators)
-        has_idle_epochs = bool(options.drain) or settles or heartbeat_s is not None
+        has_idle_epochs = bool(options.drain) or settles or beat_s is not None
         if has_idle_epochs:
             self._coordinator.notes_beginnings = True
         writer = merged(inputs).writeStream.foreachBatch(self._on_batch)
@@ -208,7 +208,7 @@ class Query:
             raise translated(error) from error
         _BY_RUN[str(self._stream.runId)] = self
         if has_idle_epochs:
-            self._start_idle_epochs(self._stream, heartbeat_s, settles=settles)
+            self._start_idle_epochs(self._stream, beat_s, settles=settles)
         RUNNING[self._coordinator.repository.url] = self
         if self._endpoint is not None or self._runner.closes_sinks:
             end = partial(self._close_at_end, self._stream)
@@ -235,7 +235,7 @@ class Query:
             self._runner.close_sinks()
 
     def _start_idle_epochs(
-        self, stream: StreamingQuery, heartbeat_s: float | None, *, settles: bool
+        self, stream: StreamingQuery, beat_s: float | None, *, settles: bool
     ) -> None:
         """Start the thread for epochs without input, during the stream and after it."""
         ends = self._options.ends_with_input
@@ -247,8 +247,8 @@ class Query:
             else None
         )
         beat = None
-        if heartbeat_s is not None:
-            beat = partial(self._beat, heartbeat_s, self._is_free)
+        if beat_s is not None:
+            beat = partial(self._beat, beat_s, self._is_free)
         elif settles and not ends:
             beat = partial(self._beat, _CHECK_WATERMARK_S, self._needs_final_epochs)
         run = partial(self._run_idle, beat, end)
@@ -452,15 +452,6 @@ def progress_of(event: QueryProgressEvent) -> Progress | None:
     progress = () if query is None else tuple(query.progress)
     batch = event.progress.batchId
     return next((epoch for epoch in reversed(progress) if epoch.batch == batch), None)
-
-
-def _heartbeat_s(options: StartOptions) -> float | None:
-    if options.heartbeat is None:
-        return None
-    seconds = duration_to_micros(options.heartbeat, "heartbeat") / 1_000_000
-    if not seconds:
-        raise StateTypeError(f"heartbeat={shown(options.heartbeat)}: give more than nothing")
-    return seconds
 
 
 def _progress(

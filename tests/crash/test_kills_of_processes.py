@@ -16,6 +16,7 @@ from statekit.query.rows.reader import CheckpointReader
 from tests.support import local_process, timed_process
 from tests.support.effort import SOAK
 from tests.support.killable_processes import pipe, start
+from tests.support.offsets import records_read
 from tests.support.spark_job import Counted, Event, by_word, counted, counting_job, events
 from tests.support.spark_runs import state_of
 from tests.support.timeouts import PATIENCE_S
@@ -130,6 +131,6 @@ def _check_prefix(home: Path, given: list[Event], seed: int) -> None:
     """What is committed after a kill is what plain Python holds after as many records."""
     if not list((home / "checkpoint" / "epochs").glob("*.json")):
         return
-    offset = CheckpointReader(home / "checkpoint").manifest.offsets["events"]
+    offset = records_read(CheckpointReader(home / "checkpoint").manifest, "events")
     found = state_of(home / "checkpoint", "count", "numbers", home / "unpacked")
     assert found == counted(given[:offset])[1]["numbers"], f"after the kill of seed {seed}"

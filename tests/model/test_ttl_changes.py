@@ -24,6 +24,7 @@ from statekit.testing import Harness
 from statekit.testing.process_model import ProcessModel
 from tests.support.effort import SOAK
 from tests.support.instants import at
+from tests.support.offsets import records_read
 from tests.support.ttl_driver import (
     COUNT,
     LATENESS,
@@ -265,7 +266,7 @@ def run(home: Path, ttl: sk.TTL | None, users: str, minutes: float, **options: A
     elif home.exists():
         repository = Repository(home)
         last = options.get("from_epoch", repository.latest_epoch())
-        read = 0 if last is None else repository.manifest(last).offsets["seen"]
+        read = 0 if last is None else records_read(repository.manifest(last), "seen")
     records = [Visit("nobody")] * read + [Visit(user) for user in users]
     return visits(ttl).run(
         {"seen": records},

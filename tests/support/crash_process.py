@@ -37,6 +37,7 @@ from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import uploader
 from tests.support.crash_job import crash_job, records
+from tests.support.offsets import records_read
 
 DONE, BROKEN, FAILED, FENCED, REFUSED = 0, 1, 3, 4, 5
 """How a victim ends that is not killed. BROKEN: an error without a type, which is a bug."""
@@ -242,8 +243,7 @@ def _run(life: Life) -> None:
     (life.home / "ready" / str(life.number)).touch()
     faults.begin()
     for _ in range(life.epochs):
-        last = runner.coordinator.last
-        start = 0 if last is None else last.offsets.get("seen", 0)
+        start = records_read(runner.coordinator.last, "seen")
         given = records(life.seed, start)
         runner.epoch(
             {"seen": given},

@@ -17,6 +17,7 @@ from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies
 from tests.support.effort import SOAK
+from tests.support.offsets import records_read
 from tests.support.spark_job import Counted, counting_job, events
 
 EPOCHS = 60 if SOAK else 20
@@ -48,8 +49,7 @@ def run(home: Path, seed: int, parallelism: int, ready: Connection) -> None:
         RunOptions(parallelism=parallelism),
     )
     given = events(seed, EPOCHS * EPOCH_SIZE)
-    last = runner.coordinator.last
-    start = last.offsets["events"] if last is not None else 0
+    start = records_read(runner.coordinator.last, "events")
     ready.send("ready")
     for begin in range(start, len(given), EPOCH_SIZE):
         end = begin + EPOCH_SIZE

@@ -22,6 +22,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies
+from tests.support.offsets import records_read
 
 EPOCHS = 50
 EPOCH_SIZE = 40
@@ -125,7 +126,7 @@ def run(home: Path, seed: int, parallelism: int, ready: Connection) -> None:
 
     outputs = {sink: lambda r, epoch, sink=sink: write(sink, r, epoch) for sink in SINKS}
     coordinator, records = runner.coordinator, given(seed)
-    start = coordinator.last.offsets["seen"] if coordinator.last is not None else 0
+    start = records_read(coordinator.last, "seen")
     ready.send("ready")
     if not coordinator.was_draining:
         for begin in range(start, len(records), EPOCH_SIZE):

@@ -34,6 +34,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from statekit.checkpoint.job_file import TIMERS, JobFile, OperatorRecord
+from statekit.checkpoint.manifest import InputOffset
 from statekit.checkpoint.paths import SAVEPOINT
 from statekit.checkpoint.repository import LocalRows, Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record, Sealed
@@ -55,7 +56,7 @@ from statekit.query.tables.table import (
     written_column,
 )
 
-POSITION = {"epoch", "batch", "offsets", "processing_time_us", "drained"}
+POSITION = {"epoch", "batch", "offsets", "bad_records", "processing_time_us", "drained"}
 """The fields of a manifest that a savepoint has too. They describe the progress of the job."""
 
 EXACT = ("_key", "_subkey", "_row")
@@ -100,7 +101,7 @@ class SavepointFile(Sealed):
         taken_at_us: wall clock, for display.
         job: the job description in force.
         epoch: the epoch of the state; the next epoch of an imported checkpoint follows it.
-        batch, offsets, processing_time_us, drained: as in a manifest.
+        batch, offsets, bad_records, processing_time_us, drained: as in a manifest.
         parallelism: the number of shards, for information.
         operators: by name.
         spark: files of Spark's part, if the state is that of a stream.
@@ -114,7 +115,8 @@ class SavepointFile(Sealed):
     job: JobFile
     epoch: Count
     batch: int | None
-    offsets: dict[StoredText, Count]
+    offsets: dict[StoredText, InputOffset]
+    bad_records: dict[StoredText, Count] = Field(default={})
     parallelism: Annotated[int, Field(ge=1, le=32768)]
     processing_time_us: int
     drained: bool

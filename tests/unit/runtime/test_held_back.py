@@ -38,10 +38,7 @@ def step(*, ordered: bool = True) -> Any:
 def chain(**idle: str) -> sk.Job:
     """`second` has the outputs of `first`, which reads `a` and `b`, and reads `c`."""
     job = sk.Job("chain")
-    a, b, c = (
-        job.source(name, Event, **({"idle_after": idle[name]} if name in idle else {}))
-        for name in "abc"
-    )
+    a, b, c = (job.source(name, Event, idle_after=idle.get(name)) for name in "abc")
     first = a.union(b).process(step(), name="first")
     shown = first.map(lambda event: event, into=Event, name="shown")
     shown.union(c).process(step(), name="second").sink("out")

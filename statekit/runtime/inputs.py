@@ -1,0 +1,312 @@
+"""The inputs of a run: how far each was read, how far the next epoch reads, and its records."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+from statekit.checkpoint.manifest import EpochOffsets, InputOffset
+from statekit.errors import CALL_FAILURES, ProcessError, RestoreError, StateTypeError, is_users
+from statekit.job.plan import Input, Plan
+from statekit.shown import shown, shown_error
+from statekit.sources.decoding import BadRecord, Decoded
+from statekit.sources.source import Offset, Source
+
+WITHOUT_LIMIT = 1 << 62
+"""The number of records of an epoch that reads all of them."""
+
+
+class Range(NamedTuple):
+    """The part of a partition that an epoch reads: after `start`, up to `end`."""
+
+    partition: str
+    start: Offset | None
+    end: Offset
+
+
+class RunInput(ABC):
+    """An input of a run.
+
+    Parameters:
+        name: of the input in the job.
+    """
+
+    name: str
+
+    @property
+    @abstractmethod
+    def is_stream(self) -> bool:
+        """True if records may follow those that are there when the run begins."""
+
+    @abstractmethod
+    def start(self, offset: InputOffset | None) -> InputOffset:
+        """Return where the run continues.
+
+        Parameters:
+            offset: where the last epoch ended; None if no epoch has read the input.
+        """
+
+    @abstractmethod
+    def end(self, start: InputOffset, limit: int, wait_s: float) -> InputOffset:
+        """Return where the next epoch ends, as `Source.latest` does."""
+
+    def open(self, *, reads_here: bool, epoch: int) -> None:  # noqa: B027 - only sources do
+        """Connect to the origin, at the start of a run. `epoch` is for messages."""
+
+    def close(self) -> None:  # noqa: B027 - nor this
+        """Release resources."""
+
+
+@dataclass
+class IterableInput(RunInput):
+    """An iterable of records. Its offset is the number of records that were read."""
+
+    name: str
+    records: Iterable[Any]
+    _behind: Iterator[Any] = field(default_factory=lambda: iter(()))
+    _read: list[Any] = field(default_factory=list)
+
+    @property
+    def is_stream(self) -> bool:
+        return False
+
+    def start(self, offset: InputOffset | None) -> InputOffset:
+        """Skip the records that the state already contains."""
+        count = 0 if offset is None else offset
+        if not isinstance(count, int):
+            raise RestoreError(
+                f"input {self.name!r} was read from a source, at {shown(count)}, and now it is an "
+                "iterable: leave it out of inputs=, or start with a new checkpoint"
+            )
+        self._behind = iter(self.records)
+        skipped = sum(1 for _ in islice(self._behind, count))
+        if skipped < count:
+            raise RestoreError(
+                f"input {self.name!r} has {skipped} records, and {count} of it are in the state: "
+                "pass the same records again, from the first one on, followed by new ones"
+            )
+        return count
+
+    def end(self, start: InputOffset, limit: int, wait_s: float) -> InputOffset:
+        assert isinstance(start, int)
+        self._read += islice(self._behind, limit - len(self._read))
+        return start + min(limit, len(self._read))
+
+    def read(self, start: InputOffset, end: InputOffset) -> list[Any]:
+        """Return the records of an epoch."""
+        assert isinstance(start, int)
+        assert isinstance(end, int)
+        count = end - start
+        self._read += islice(self._behind, count - len(self._read))
+        records, self._read = self._read[:count], self._read[count:]
+        if len(records) < count:
+            raise RestoreError(
+                f"input {self.name!r} ended after {start + len(records)} records, and an epoch up "
+                f"to record {end} was begun: pass the same records again"
+            )
+        return records
+
+
+@dataclass
+class SourceInput(RunInput):
+    """A source. Its offset is that of each partition."""
+
+    name: str
+    source: Source
+
+    @property
+    def is_stream(self) -> bool:
+        return not self.source.is_bounded
+
+    def start(self, offset: InputOffset | None) -> InputOffset:
+        if isinstance(offset, int) and offset:
+            raise RestoreError(
+                f"input {self.name!r} was an iterable or a frame, of which {offset:,} records are "
+                "in the state, and now it is a source: give it in inputs= as before, or start with "
+                "a new checkpoint"
+            )
+        return dict(self.source.earliest() if offset is None or offset == 0 else offset)
+
+    def end(self, start: InputOffset, limit: int, wait_s: float) -> InputOffset:
+        assert isinstance(start, dict)
+        latest = dict(self.source.latest(start, limit, wait_s))
+        if lost := start.keys() - latest.keys():
+            raise StateTypeError(
+                f"source {self.name!r}: latest() left out {', '.join(sorted(lost))}: return an "
+                "offset for each partition that was read"
+            )
+        return latest
+
+    def open(self, *, reads_here: bool, epoch: int) -> None:
+        with input_failures(self.name, epoch):
+            self.source.open(reads_here=reads_here)
+
+    def close(self) -> None:
+        self.source.close()
+
+
+def ranges(start: InputOffset, end: InputOffset) -> list[Range]:
+    """Return what an epoch reads of the partitions of a source, in the order of `end`.
+
+    >>> ranges({"0": 5, "1": 7}, {"0": 9, "1": 7, "2": 3})
+    [Range(partition='0', start=5, end=9), Range(partition='2', start=None, end=3)]
+    """
+    assert isinstance(start, dict)
+    assert isinstance(end, dict)
+    return [
+        Range(partition, start.get(partition), to)
+        for partition, to in end.items()
+        if partition not in start or start[partition] != to
+    ]
+
+
+class RunInputs:
+    """The inputs of a run, with the offsets up to which they were read.
+
+    If one of them is a stream, the others that are none are read completely in the first epoch,
+    before all streams.
+
+    Parameters:
+        inputs: of the run.
+        offsets: where the last epoch ended, as in its manifest.
+        epoch: the number of the next epoch, for messages.
+    """
+
+    def __init__(self, inputs: Iterable[RunInput], offsets: EpochOffsets, epoch: int) -> None:
+        self.inputs = {each.name: each for each in inputs}
+        self.has_streams = any(each.is_stream for each in self.inputs.values())
+        self._static = {
+            name for name, each in self.inputs.items() if self.has_streams and not each.is_stream
+        }
+        self._waiting = self._static - offsets.keys()
+        self._others = {name: at for name, at in offsets.items() if name not in self.inputs}
+        self.offsets: EpochOffsets = {}
+        for name, each in self.inputs.items():
+            if name in self._static and name in offsets:
+                self.offsets[name] = offsets[name]  # it was read to its end
+                continue
+            with input_failures(name, epoch):
+                self.offsets[name] = each.start(offsets.get(name))
+
+    def next(self, limit: int, wait_s: float, epoch: int) -> EpochOffsets | None:
+        """Return where the next epoch ends; None if there is no record, and nothing to begin with.
+
+        Parameters:
+            limit: records per input, at most.
+            wait_s: how long to wait for a record, in seconds.
+            epoch: its number, for messages.
+        """
+        if self._waiting:
+            return {**self.offsets, **self._ends(sorted(self._waiting), WITHOUT_LIMIT, 0.0, epoch)}
+        names = [name for name in self.inputs if name not in self._static]
+        ends = {**self.offsets, **self._ends(names, limit, 0.0, epoch)}
+        for name in names if ends == self.offsets and wait_s > 0 else ():
+            ends.update(self._ends([name], limit, wait_s / len(names), epoch))
+        return None if ends == self.offsets else ends
+
+    def _ends(self, names: list[str], limit: int, wait_s: float, epoch: int) -> EpochOffsets:
+        ends: EpochOffsets = {}
+        for name in names:
+            with input_failures(name, epoch):
+                ends[name] = self.inputs[name].end(self.offsets[name], limit, wait_s)
+        return ends
+
+    def has_read(self, ends: EpochOffsets) -> None:
+        """Note that an epoch with these ends was committed."""
+        self.offsets = ends
+        self._waiting.clear()
+
+    def committed(self, ends: EpochOffsets) -> EpochOffsets:
+        """Return the offsets for the manifest of an epoch: also those of inputs that this run does
+        not read.
+        """
+        return {**self._others, **ends}
+
+    def close(self) -> None:
+        for each in self.inputs.values():
+            each.close()
+
+
+@contextlib.contextmanager
+def input_failures(name: str, epoch: int) -> Iterator[None]:
+    """Add the name of a failing input and the epoch to its error.
+
+    Raises:
+        ProcessError: code of the user failed.
+    """
+    try:
+        yield
+    except CALL_FAILURES as error:
+        if not is_users(error):
+            raise
+        raise ProcessError(
+            f"input {name!r} failed in epoch {epoch} with {shown_error(error)}. Nothing of this "
+            "epoch is committed: correct the input, then start the job again with the same records"
+        ) from error
+
+
+def local_input(name: str, origin: object) -> RunInput:
+    """Return an input of a run in this process.
+
+    Raises:
+        StateTypeError: it is no source and no iterable.
+    """
+    if isinstance(origin, Source):
+        return SourceInput(name, origin)
+    if not isinstance(origin, Iterable):
+        raise StateTypeError(
+            f"inputs[{name!r}] is {shown(origin)}: give an iterable of records, or a source"
+        )
+    return IterableInput(name, origin)
+
+
+class BadRecords:
+    """Applies `on_error` to the bad records of an epoch, and counts them.
+
+    Parameters:
+        job: the job.
+        so_far: the number of bad records of earlier epochs, by source.
+    """
+
+    def __init__(self, job: Plan, so_far: Mapping[str, int]) -> None:
+        self._by_name = {each.name: each for each in job.sources}
+        self.so_far = dict(so_far)
+
+    def check(self, name: str, decoded: Decoded, epoch: int) -> None:
+        """Count the bad records of a source.
+
+        Raises:
+            ProcessError: the source fails with the first one, or has too many.
+        """
+        if not decoded.bad:
+            return
+        declared = self._by_name[name]
+        self.so_far[name] = self.so_far.get(name, 0) + len(decoded.bad)
+        if declared.on_error == "fail":
+            raise ProcessError(_why_it_fails(declared, decoded.bad[0], epoch))
+        if declared.max_errors is not None and self.so_far[name] > declared.max_errors:
+            raise ProcessError(
+                f"source {name!r} has {self.so_far[name]:,} bad records so far, and "
+                f"max_errors={declared.max_errors}. Nothing of epoch {epoch} is committed. The "
+                f"last one: {_described(declared, decoded.bad[-1])}. Correct the records or their "
+                "type, or raise the limit, then start the job again"
+            )
+
+
+def _why_it_fails(declared: Input, bad: BadRecord, epoch: int) -> str:
+    return (
+        f"source {declared.name!r}: {_described(declared, bad)}. Nothing of epoch {epoch} is "
+        'committed: correct the record or its type, or declare the source with on_error="collect" '
+        'or "drop", then start the job again'
+    )
+
+
+def _described(declared: Input, bad: BadRecord) -> str:
+    return (
+        f"the record at {bad.offset} of partition {bad.partition!r} does not fit "
+        f"{declared.record_type.name}: {bad.error}. The record: {shown(bad.value)}"
+    )

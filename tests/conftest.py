@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from statekit.working_copy.copies import DiskCopies
     from tests.support.kafka_broker import KafkaBroker
+    from tests.support.postgres import PostgresSchema, PostgresServer
     from tests.support.s3_server import FaultyProxy
 
 
@@ -196,3 +197,18 @@ def killable_kafka(tmp_path: Path) -> Iterator[KafkaBroker]:
 
     with durable_broker(tmp_path) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server on loopback, for all tests that ask for it."""
+    from tests.support.postgres import PostgresServer
+
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> PostgresSchema:
+    """An empty schema of its own on the server."""
+    return postgres_server.new_schema()

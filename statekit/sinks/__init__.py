@@ -1,12 +1,13 @@
 """Sinks: the destinations of a job's outputs.
 
 A `Sink` takes Arrow batches, in any runtime; a `FrameSink` takes the frame of an epoch, on Spark.
-May import `records`, `checkpoint` and what they may import.
+May import `records`, `checkpoint`, `connectors` and what they may import.
 """
 
 from statekit.sinks.delta import Delta, delta
 from statekit.sinks.files import Files, csv, json_lines, parquet
 from statekit.sinks.frame_sinks import Callback, FrameSink, Writer, callback, writer
+from statekit.sinks.postgres import Postgres, postgres
 from statekit.sinks.sink import Attempt, Outputs, Part, Receipt, Sink
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "FrameSink",
     "Outputs",
     "Part",
+    "Postgres",
     "Receipt",
     "Sink",
     "Writer",
@@ -25,5 +27,6 @@ __all__ = [
     "delta",
     "json_lines",
     "parquet",
+    "postgres",
     "writer",
 ]

@@ -278,13 +278,13 @@ class Job(Plan):
     def start(
         self,
         spark: Any,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, Any] | None = None,
         outputs: Mapping[str, Any] | None = None,
         *,
         checkpoint: str | Path,
         **options: Unpack[StartArguments],
     ) -> RunningJob:
-        """Run on Spark, over a DataFrame per source.
+        """Run on Spark, over a source or a DataFrame per input.
 
         Streaming frames give one epoch per micro-batch. Static frames are one bounded epoch over
         all of their rows, which is committed when this returns: starting again over the same frames
@@ -292,7 +292,10 @@ class Job(Plan):
 
         Parameters:
             spark: the session.
-            inputs: a frame per source of the job.
+            inputs: per source of the job, a frame or a source such as `sources.parquet(path)`; it
+                goes before that of the job. Static frames and sources of tables are read
+                completely in the first epoch, before all streams. Sources and streaming frames are
+                not mixed.
             outputs: a target per sink of the job that has none: `sinks.parquet(path)`,
                 `sinks.writer(format)`, or a function `(df, epoch)`. It goes before that of the job.
             checkpoint: a directory or object store URL; Spark's own part is in `spark/` below it.
@@ -318,6 +321,8 @@ class Job(Plan):
                 drain ends, so that the next start need not restore them. None: unless event time
                 has ended, as no run can follow then. Those of a stopped stream always stay.
             bases: when base snapshots are taken, which keep restores short.
+            epoch_size: records per source and epoch, at most. None: 1,000,000. Of frames, options
+                of Spark limit them.
             heartbeat: make an epoch at least this often even if no records arrive, so that
                 processing-time timers fire; a timedelta or a text such as "1 second".
             drain: advance event time to its end after the last record, so that all event-time
@@ -341,7 +346,7 @@ class Job(Plan):
             StatekitError: the start failed for another reason; the class says which.
         """
         return _runtime("statekit.spark.start", "start_query")(  # type: ignore[no-any-return]
-            self, spark, inputs, outputs, checkpoint, StartOptions.of_call(Job.start, options)
+            self, spark, inputs or {}, outputs, checkpoint, StartOptions.of_call(Job.start, options)
         )
 
 

@@ -49,6 +49,7 @@ class StartArguments(RunArguments, total=False):
     query_name: str | None
     heartbeat: dt.timedelta | str | None
     drain: bool | None
+    epoch_size: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +177,7 @@ class StartOptions(RunOptions):
     query_name: str | None = None
     heartbeat: dt.timedelta | str | None = None
     drain: bool | None = None
+    epoch_size: int | None = None
 
     @property
     def spark_trigger(self) -> dict[str, Any]:

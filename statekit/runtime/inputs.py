@@ -285,20 +285,30 @@ class BadRecords:
         if not decoded.bad:
             return
         declared = self._by_name[name]
-        self.so_far[name] = self.so_far.get(name, 0) + len(decoded.bad)
         if declared.on_error == "fail":
-            raise ProcessError(_why_it_fails(declared, decoded.bad[0], epoch))
-        if declared.max_errors is not None and self.so_far[name] > declared.max_errors:
+            raise bad_record_error(declared, decoded.bad[0], epoch)
+        self.add(name, len(decoded.bad), epoch, _described(declared, decoded.bad[-1]))
+
+    def add(self, name: str, count: int, epoch: int, last: str = "") -> None:
+        """Count bad records of a source. `last` describes the last one.
+
+        Raises:
+            ProcessError: it has too many.
+        """
+        most = self._by_name[name].max_errors
+        self.so_far[name] = self.so_far.get(name, 0) + count
+        if most is not None and self.so_far[name] > most:
             raise ProcessError(
                 f"source {name!r} has {self.so_far[name]:,} bad records so far, and "
-                f"max_errors={declared.max_errors}. Nothing of epoch {epoch} is committed. The "
-                f"last one: {_described(declared, decoded.bad[-1])}. Correct the records or their "
-                "type, or raise the limit, then start the job again"
+                f"max_errors={most}. Nothing of epoch {epoch} is committed"
+                f"{f'. The last one: {last}' if last else ''}. Correct the records or their type, "
+                "or raise the limit, then start the job again"
             )
 
 
-def _why_it_fails(declared: Input, bad: BadRecord, epoch: int) -> str:
-    return (
+def bad_record_error(declared: Input, bad: BadRecord, epoch: int) -> ProcessError:
+    """Return the error about a bad record of a source that fails with it."""
+    return ProcessError(
         f"source {declared.name!r}: {_described(declared, bad)}. Nothing of epoch {epoch} is "
         'committed: correct the record or its type, or declare the source with on_error="collect" '
         'or "drop", then start the job again'

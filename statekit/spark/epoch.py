@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.manifest import Report, ShardPlans
+from statekit.checkpoint.manifest import EpochOffsets, Report, ShardPlans
 from statekit.errors import IncompleteEpochError, StrayKeyError, UnsortedError
 from statekit.job.chaining import Chain, Pass, passes, passes_before
 from statekit.job.job import Job
@@ -132,12 +132,22 @@ class EpochRunner:
             isinstance(sink, FrameSink) and sink.may_duplicate for sink in outputs.values()
         )
 
-    def run(self, inputs: Mapping[str, DataFrame], *, what: str, batch: int | None = None) -> None:
+    def run(
+        self,
+        inputs: Mapping[str, DataFrame],
+        *,
+        what: str,
+        batch: int | None = None,
+        offsets: EpochOffsets | None = None,
+        counted: Callable[[], dict[str, int]] | None = None,
+    ) -> None:
         """Compute, write and commit one epoch.
 
         Parameters:
             what: the kind of epoch, as for `Coordinator.begin`.
             batch: Spark's number of the micro-batch, if it is one.
+            offsets: where it ends in each source, if it reads sources.
+            counted: returns the numbers of bad records, after the inputs were read.
         """
         self._inputs = inputs
         read = [frame for frame, _ in _frames_of(inputs)]
@@ -149,7 +159,7 @@ class EpochRunner:
             read[0].sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
             self._plans_again = False
         while True:
-            self._coordinator.begin(what=what)
+            self._coordinator.begin(what=what, offsets=offsets)
             self._reporter = self._reports.begin()
             try:
                 reports = self._at_once(inputs) if self._single_read else self._persisted(inputs)
@@ -163,7 +173,8 @@ class EpochRunner:
                 break
         if self._placement is not None:
             reports = self._placement.noted(reports)
-        self._coordinator.commit(reports, batch=batch)
+        bad_records = None if counted is None else counted()
+        self._coordinator.commit(reports, batch=batch, offsets=offsets, bad_records=bad_records)
 
     def _adapts_to(self, error: BaseException) -> bool:
         """Drop the assumption that made an epoch fail. Return whether the epoch can run again.

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
-from statekit.checkpoint.manifest import EpochManifest, added
+from statekit.checkpoint.manifest import EpochManifest, EpochOffsets, added
 from statekit.clock import stopwatch_s
 from statekit.errors import RestoreError
 from statekit.job.options import StartOptions, heartbeat_s
@@ -376,16 +376,29 @@ class Query:
         if note is not None and note.what == "idle":
             self._epoch(self._no_input, "idle")
 
-    def _epoch(self, inputs: Mapping[str, DataFrame], what: str, batch: int | None = None) -> None:
+    def _epoch(
+        self,
+        inputs: Mapping[str, DataFrame],
+        what: str,
+        batch: int | None = None,
+        **read: Unpack[EpochRead],
+    ) -> None:
         with self._lock:
             begun_s = stopwatch_s()
-            self._runner.run(inputs, what=what, batch=batch)
+            self._runner.run(inputs, what=what, batch=batch, **read)
             manifest = self._coordinator.last
             assert manifest is not None
             self._last_epoch_s = stopwatch_s()
             seconds = self._last_epoch_s - begun_s
             self._coordinator.metrics.committed(manifest, seconds)
             self.progress.append(_progress(self._coordinator, manifest, batch, seconds))
+
+
+class EpochRead(TypedDict, total=False):
+    """What an epoch read of sources, as for `EpochRunner.run`."""
+
+    offsets: EpochOffsets | None
+    counted: Callable[[], dict[str, int]]
 
 
 class WholeQuery(StreamingQuery):

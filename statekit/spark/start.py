@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statekit.backend.rocksdb_options import check_options
 from statekit.checkpoint.repository import Repository
-from statekit.errors import FencedError, ProcessError, StateTypeError
+from statekit.errors import FencedError, ProcessError, RestoreError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.options import StartArguments, StartOptions
 from statekit.keygroup import DEFAULT_GROUPS
@@ -23,11 +23,13 @@ from statekit.runtime.sink_epochs import check_directories
 from statekit.shown import shown
 from statekit.sinks.frame_sinks import Callback, FrameSink, Target
 from statekit.sinks.sink import Sink
+from statekit.sources.source import Source
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.frames.plan import FirstInput, check_input
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
 from statekit.spark.query import RUNNING, Query
 from statekit.spark.session import use_this_python, warm_workers
+from statekit.spark.source_query import SourceQuery, own_session
 from statekit.spark.worker.pickling import check_sendable
 from statekit.spark.worker.shards import output_schema
 
@@ -61,19 +63,19 @@ def start_query(
         first_inputs: per operator, rows that it processes in the first epoch before all others:
             initial state of a processor written for Spark.
     """
-    check_classic(spark, inputs)
+    origins = job.origins(inputs)
+    check_classic(spark, origins)
     check_options(options.rocksdb, options.keep_copies)
     sinks = {name: _target(name, output) for name, output in job.targets(outputs or {}).items()}
-    job.check_names(inputs, sinks)
-    _check_frames(inputs)
+    job.check_names(origins, sinks)
+    sources = {name: of for name, of in origins.items() if isinstance(of, Source)}
+    frames: dict[str, DataFrame] = _checked_frames(origins, sources)
     _check_outputs(job, sinks)
     for source in job.sources:
-        check_input(inputs[source.name], source, job)
-    streaming = {df.isStreaming for df in inputs.values()}
-    if len(streaming) != 1:
-        raise StateTypeError("inputs are either all streaming or all static: do not mix them")
-    is_streaming = streaming == {True}
-    _check_end(options, is_streaming=is_streaming)
+        if source.name in frames:
+            check_input(frames[source.name], source, job)
+    is_streaming = _is_streaming(frames, sources)
+    _check_end(options, is_streaming=is_streaming, reads_sources=bool(sources))
     check_sendable(job)
     use_this_python(spark)
     warm_workers(spark)
@@ -82,21 +84,63 @@ def start_query(
         if endpoint is not None:
             opened.callback(endpoint.close)
         repository = Repository(checkpoint)
-        coordinator = _opened(job, spark, repository, options, is_streaming=is_streaming)
+        is_of_spark = is_streaming and not sources
+        coordinator = _opened(job, spark, repository, options, is_streaming=is_of_spark)
         if endpoint is not None:
             endpoint.serve(job.name, coordinator.metrics)
         runner = EpochRunner(coordinator, sinks, options, first_inputs or {}, spark.sparkContext)
         opened.callback(runner.close_sinks)
         runner.begin_sinks()
+        query: Query
+        if sources:
+            query = reading = SourceQuery(coordinator, runner, options, endpoint)
+            reading.start_loop(spark if frames else own_session(spark), sources, frames)
+            opened.pop_all()  # the query closes all of it when the loop ends
+            return query
+        _check_read_by_spark(coordinator, frames)
         if is_streaming:
             check_sparks_part(coordinator)
         query = Query(coordinator, runner, options, endpoint)
         if is_streaming:
-            query.start_stream(inputs)
+            query.start_stream(frames)
             opened.pop_all()  # the query closes all of it when the stream ends
         else:
-            query.run_bounded(inputs)
+            query.run_bounded(frames)
     return query
+
+
+def _is_streaming(frames: Mapping[str, DataFrame], sources: Mapping[str, Source]) -> bool:
+    """Return whether an input has records that are not there yet.
+
+    Raises:
+        StateTypeError: the inputs cannot be mixed.
+    """
+    kinds = {df.isStreaming for df in frames.values()}
+    if sources and True in kinds:
+        streaming = next(name for name, df in frames.items() if df.isStreaming)
+        raise StateTypeError(
+            f"inputs[{streaming!r}] is a streaming frame, and {min(sources)!r} reads a source: "
+            "Spark decides how far it reads the first, and statekit the second. Read both as "
+            "sources, or both as frames"
+        )
+    if len(kinds) > 1:
+        raise StateTypeError("inputs are either all streaming or all static: do not mix them")
+    return True in kinds or not all(source.is_bounded for source in sources.values())
+
+
+def _check_read_by_spark(coordinator: Coordinator, frames: Mapping[str, DataFrame]) -> None:
+    """Check that no input with a frame was read from a source before, which it would repeat.
+
+    Raises:
+        RestoreError: one was.
+    """
+    offsets = {} if coordinator.last is None else coordinator.last.offsets
+    for name in frames:
+        if isinstance(offsets.get(name), dict):
+            raise RestoreError(
+                f"input {name!r} was read from a source, at {shown(offsets[name])}, and now it is "
+                "a frame: leave it out of inputs=, or start with a new checkpoint"
+            )
 
 
 def _opened(
@@ -119,8 +163,13 @@ def _opened(
     return Coordinator.open(job, repository, options)
 
 
-def _check_end(options: StartOptions, *, is_streaming: bool) -> None:
-    """Check the options that depend on the end of the input."""
+def _check_end(options: StartOptions, *, is_streaming: bool, reads_sources: bool) -> None:
+    """Check the options that depend on the inputs and their end."""
+    if options.epoch_size is not None and not reads_sources:
+        raise StateTypeError(
+            "epoch_size= is for sources: options of Spark limit the micro-batches of frames, such "
+            "as maxFilesPerTrigger"
+        )
     if options.heartbeat is not None and not is_streaming:
         raise StateTypeError("heartbeat= needs a stream that continues: these frames are static")
     if options.drain and is_streaming and not options.spark_trigger.get("availableNow"):
@@ -157,16 +206,24 @@ def check_classic(spark: object, inputs: Mapping[str, object]) -> None:
             )
 
 
-def _check_frames(inputs: Mapping[str, object]) -> None:
-    for name, df in inputs.items():
+def _checked_frames(
+    origins: Mapping[str, object], sources: Mapping[str, Source]
+) -> dict[str, DataFrame]:
+    """Return the inputs that are frames."""
+    frames = {}
+    for name, df in origins.items():
+        if name in sources:
+            continue
         if not isinstance(df, DataFrame):
             raise StateTypeError(
                 f"inputs[{name!r}] is {type(df).__name__}: give a DataFrame of a classic Spark "
-                "session, or use job.run for Python iterables"
+                "session or a source, or use job.run for Python iterables"
             )
         twice = sorted({column for column in df.columns if df.columns.count(column) > 1})
         if twice:
             raise ProcessError(f"inputs[{name!r}] has columns of the same name: rename {twice}")
+        frames[name] = df
+    return frames
 
 
 def _check_outputs(job: Job, sinks: Mapping[str, Target]) -> None:

@@ -8,15 +8,17 @@ column nor rows for reports.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Generic
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from pyspark import SparkContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
+from typing_extensions import TypeVar
 
 from statekit.checkpoint.manifest import Report
 from statekit.clock import unique_id
 
-_REPORT: TypeAdapter[Report] = TypeAdapter(Report)
+R = TypeVar("R", default=Report)
 
 _Records = list[tuple[str, str]]
 """Pairs of a run and a commit record as JSON."""
@@ -35,7 +37,7 @@ class _Appended(AccumulatorParam[_Records]):
 
 @dataclass(frozen=True)
 class Reporter:
-    """Sends reports of shards to the driver.
+    """Sends reports of tasks to the driver.
 
     Parameters:
         records: the accumulator.
@@ -46,19 +48,21 @@ class Reporter:
     records: Accumulator[_Records]
     run: str
 
-    def report(self, report: Report) -> None:
+    def report(self, report: BaseModel) -> None:
         """Send a report. It arrives when the task ends."""
         self.records.add([(self.run, report.model_dump_json())])
 
 
-class Reports:
-    """Receives the reports of shards in the driver, for one run after the other.
+class Reports(Generic[R]):
+    """Receives the reports of tasks in the driver, for one run after the other.
 
     Parameters:
         context: Spark's.
+        report: the type of the reports.
     """
 
-    def __init__(self, context: SparkContext) -> None:
+    def __init__(self, context: SparkContext, report: Any = Report) -> None:
+        self._report: TypeAdapter[R] = TypeAdapter(report)
         self._records = context.accumulator([], _Appended())
 
     def begin(self) -> Reporter:
@@ -66,7 +70,7 @@ class Reports:
         self._records.value = []
         return Reporter(self._records, unique_id())
 
-    def of(self, reporter: Reporter) -> list[Report]:
+    def of(self, reporter: Reporter) -> list[R]:
         """Return the reports of a run, from all tasks whose actions have returned."""
         records = [text for run, text in self._records.value if run == reporter.run]
-        return [_REPORT.validate_json(text) for text in records]
+        return [self._report.validate_json(text) for text in records]

@@ -1,0 +1,111 @@
+"""The frames of an epoch that reads sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from statekit.checkpoint.manifest import EpochOffsets
+from statekit.job.job import Job
+from statekit.runtime.inputs import RunInputs, SourceInput, ranges
+from statekit.spark.worker.commit_records import Reports
+from statekit.spark.worker.pickling import Pickled, pickled
+from statekit.spark.worker.reading import (
+    ERROR,
+    RECORD,
+    BadRecordCount,
+    ReadInput,
+    ReadStep,
+    error_type,
+    read_schema,
+)
+
+
+class SourceFrames:
+    """Makes the frames of epochs, with a task per partition of a source that has new records.
+
+    Parameters:
+        spark: the session of the frames.
+        job: the job.
+        inputs: of the run.
+        frames: static frames, by input.
+    """
+
+    def __init__(
+        self, spark: SparkSession, job: Job, inputs: RunInputs, frames: Mapping[str, DataFrame]
+    ) -> None:
+        self._spark, self._inputs, self._given = spark, inputs, frames
+        self._collects = {each.name: job.errors_of(each.name) for each in job.sources}
+        self._reports: Reports[BadRecordCount] = Reports(spark.sparkContext, BadRecordCount)
+        self._reporter = self._reports.begin()
+        self._sent: dict[str, Pickled[ReadInput]] = {}
+        self._schemas: dict[str, StructType] = {}
+        self._empty: dict[str, DataFrame] = {}
+        self._persisted: list[DataFrame] = []
+        for each in job.sources:
+            found = inputs.inputs.get(each.name)
+            if isinstance(found, SourceInput):
+                read, collects = ReadInput(each, found.source), self._collects[each.name]
+                self._sent[each.name] = pickled(read, f"source {each.name!r}")
+                schema = read_schema(read.output_type, collects=collects is not None)
+                self._schemas[each.name] = from_arrow_schema(schema)
+                self._empty[each.name] = self._frame_of(read.output_type.arrow_schema)
+            elif each.errors_of is not None:
+                self._empty[each.name] = self._frame_of(error_type().arrow_schema)
+            else:
+                self._empty[each.name] = frames[each.name].limit(0)
+
+    def _frame_of(self, schema: object) -> DataFrame:
+        return self._spark.createDataFrame([], from_arrow_schema(schema))
+
+    @property
+    def empty(self) -> Mapping[str, DataFrame]:
+        """The frames of an epoch without input."""
+        return self._empty
+
+    def of(self, ends: EpochOffsets, epoch: int) -> Mapping[str, DataFrame]:
+        """Return the frames of an epoch that ends at these offsets."""
+        self._reporter = self._reports.begin()
+        frames = dict(self._empty)
+        for name, end in ends.items():
+            start = self._inputs.offsets[name]
+            if end == start:
+                continue
+            if name in self._given:
+                frames[name] = self._given[name]
+                continue
+            read = self._read(name, start, end, epoch)
+            errors = self._collects[name]
+            if errors is None:
+                frames[name] = read
+                continue
+            read = read.persist()  # for its two halves
+            self._persisted.append(read)
+            frames[name] = read.where(F.col(RECORD).isNotNull()).select(f"{RECORD}.*")
+            frames[errors] = read.where(F.col(ERROR).isNotNull()).select(f"{ERROR}.*")
+        return frames
+
+    def _read(self, name: str, start: object, end: object, epoch: int) -> DataFrame:
+        parts = tuple(ranges(start, end))  # type: ignore[arg-type]
+        collects = self._collects[name] is not None
+        step = ReadStep(self._sent[name], parts, collects, epoch, self._reporter)
+        numbers = self._spark.range(0, len(parts), 1, len(parts))
+        return numbers.mapInArrow(step, self._schemas[name])
+
+    def bad_records(self) -> dict[str, int]:
+        """Return the numbers of bad records of the epoch, by source, after its frames were read."""
+        counts = self._reports.of(self._reporter)
+        by_part = {(each.source, each.partition): each.count for each in counts}
+        found: dict[str, int] = {}
+        for (source, _), count in by_part.items():
+            found[source] = found.get(source, 0) + count
+        return found
+
+    def release(self) -> None:
+        """Release the persisted frames of an epoch."""
+        while self._persisted:
+            self._persisted.pop().unpersist()

@@ -1,0 +1,174 @@
+"""`SourceQuery`: a job on Spark that reads sources, in a loop of the driver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from statekit.checkpoint.manifest import EpochOffsets, InputOffset
+from statekit.errors import RestoreError
+from statekit.job.options import Pace, StartOptions
+from statekit.metrics.endpoint import Endpoint
+from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.epoch_loop import EpochLoop
+from statekit.runtime.inputs import BadRecords, RunInput, RunInputs, SourceInput
+from statekit.shown import shown
+from statekit.sources.source import Source
+from statekit.spark.epoch import EpochRunner
+from statekit.spark.failures import translated
+from statekit.spark.frames.source_frames import SourceFrames
+from statekit.spark.query import RUNNING, Query
+
+_RECORDS = 1_000_000
+"""Records per input and epoch, at most, if the user chose no number."""
+
+
+@dataclass
+class FrameInput(RunInput):
+    """A static frame. It is read once; its offset is then 1."""
+
+    name: str
+
+    @property
+    def is_stream(self) -> bool:
+        return False
+
+    def start(self, offset: InputOffset | None) -> InputOffset:
+        if isinstance(offset, dict):
+            raise RestoreError(
+                f"input {self.name!r} was read from a source, at {shown(offset)}, and now it is a "
+                "frame: leave it out of inputs=, or start with a new checkpoint"
+            )
+        return offset or 0
+
+    def end(self, start: InputOffset, limit: int, wait_s: float) -> InputOffset:
+        return 1
+
+
+class SourceQuery(Query):
+    """The handle of a running job whose inputs are sources, and perhaps static frames.
+
+    The driver decides how far an epoch reads, and commits that with the state, as a run in one
+    process does. Spark keeps no log.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        runner: EpochRunner,
+        options: StartOptions,
+        endpoint: Endpoint | None,
+    ) -> None:
+        super().__init__(coordinator, runner, options, endpoint)
+        self._loop_thread: threading.Thread | None = None
+        self._pace = pace_of(options)
+
+    @property
+    def is_active(self) -> bool:
+        return self._loop_thread is not None and self._loop_thread.is_alive()
+
+    @property
+    def _state(self) -> str:
+        if self.is_active:
+            return "running"
+        return "ended" if self._first_error is None else "failed"
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        if self._loop_thread is not None:
+            self._loop_thread.join(timeout_s)
+        if self.is_active:
+            return False
+        if (failure := self._failure()) is not None:
+            raise failure
+        return True
+
+    def stop(self) -> None:
+        """Stop the job after its current epoch."""
+        self._pace.stop.set()
+        if self._loop_thread is not None and self._loop_thread is not threading.current_thread():
+            self._loop_thread.join()
+
+    def start_loop(
+        self, spark: SparkSession, sources: Mapping[str, Source], frames: Mapping[str, DataFrame]
+    ) -> None:
+        """Run the epochs: in a thread if an input is a stream, or else until they end."""
+        coordinator = self._coordinator
+        coordinator.notes_beginnings = True  # until the commit, outputs may be published
+        found: list[RunInput] = [SourceInput(name, source) for name, source in sources.items()]
+        self._opened = found + [FrameInput(name) for name in frames]
+        for each in self._opened:
+            each.open(reads_here=False, epoch=coordinator.epoch)
+        last = coordinator.last
+        offsets = {} if last is None else last.offsets
+        self._inputs = RunInputs(self._opened, offsets, coordinator.epoch)
+        self._bad = BadRecords(coordinator.job, {} if last is None else last.bad_records)
+        self._frames = SourceFrames(spark, coordinator.job, self._inputs, frames)
+        loop = EpochLoop(coordinator, self._inputs, self._run_epoch, self._pace)
+        if not self._inputs.has_streams:
+            self._run_loop(loop)
+            self.await_termination()
+            return
+        RUNNING[coordinator.repository.url] = self
+        self._loop_thread = threading.Thread(
+            target=self._run_loop, args=(loop,), name="statekit epochs", daemon=True
+        )
+        self._loop_thread.start()
+
+    def _run_loop(self, loop: EpochLoop) -> None:
+        try:
+            loop.run()
+            if not self._pace.stop.is_set():
+                self._runner.remove_copies(self._options.keep_copies)
+        except BaseException as error:  # noqa: BLE001 - raised to whoever waits for the job
+            self._first_error = error
+        finally:
+            for each in self._opened:
+                each.close()
+            self._coordinator.close()
+            self._close()
+
+    def _run_epoch(self, what: str, ends: EpochOffsets | None) -> None:
+        frames = self._frames
+        try:
+            inputs = frames.empty if ends is None else frames.of(ends, self._coordinator.epoch)
+            offsets = None if ends is None else self._inputs.committed(ends)
+            self._epoch(inputs, what, offsets=offsets, counted=self._counted)
+        except (PySparkException, Py4JJavaError) as error:
+            raise translated(error) from error
+        finally:
+            frames.release()
+
+    def _counted(self) -> dict[str, int]:
+        """Return the numbers of bad records so far, after the frames of an epoch were read."""
+        for name, count in self._frames.bad_records().items():
+            self._bad.add(name, count, self._coordinator.epoch)
+        return self._bad.so_far
+
+
+def pace_of(options: StartOptions) -> Pace:
+    """Return the pace of a run on Spark.
+
+    Raises:
+        StateTypeError: an option is not valid.
+    """
+    trigger = options.spark_trigger
+    follow = not options.ends_with_input
+    return Pace.of(
+        options.epoch_size or _RECORDS,
+        trigger.get("processingTime"),
+        options.heartbeat if follow else None,
+        drain=options.drain,
+        follow=follow and not options.drain,
+    )
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """Return a session for the frames of sources, with the settings of another one."""
+    session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    session.conf.set("spark.sql.adaptive.enabled", "false")  # as for micro-batches
+    return session

@@ -1,0 +1,135 @@
+"""Sources in a Spark Python worker: ranges of partitions in, Arrow batches of records out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import pyarrow as pa
+
+from statekit.checkpoint.sealed_json import Count, Record
+from statekit.job.plan import Input
+from statekit.names import StoredText
+from statekit.records.output_type import OutputType
+from statekit.records.output_union import AnyOutput
+from statekit.runtime.inputs import Range, bad_record_error, input_failures
+from statekit.runtime.stream_forms import SourceForm
+from statekit.sources.decoding import BadRecord, Decoder
+from statekit.sources.source import Source
+from statekit.spark.worker.commit_records import Reporter
+from statekit.spark.worker.failure_texts import readable_errors
+from statekit.spark.worker.pickling import Pickled, unpickled
+from statekit.spark.worker.rows import Batches
+from statekit.spark.worker.worker_process import acknowledge_at_once
+
+RECORD, ERROR = "record", "error"
+"""The columns of a frame of records and bad records: one of them is null in each row."""
+
+
+class BadRecordCount(Record):
+    """The report of a task about the bad records of a partition."""
+
+    source: StoredText
+    partition: StoredText
+    count: Count
+
+
+class ReadInput:
+    """A source with the types of its records, as a worker needs it."""
+
+    def __init__(self, declared: Input, source: Source) -> None:
+        self.declared = declared
+        self.source = source
+
+    @property
+    def output_type(self) -> AnyOutput:
+        """The type of the records as columns."""
+        return SourceForm(self.declared.record_type).output_type
+
+    def decoder(self) -> Decoder:
+        """Return the decoder of the records."""
+        return self.source.decoder(self.declared.record_type, self.declared.name)
+
+
+@dataclass(frozen=True)
+class ReadStep:
+    """The function for a frame with a row per range of a source: the row's number.
+
+    Parameters:
+        read: the source.
+        ranges: all ranges of the epoch.
+        collects: whether bad records are in the frame, beside the others.
+        epoch: the number of the epoch, for messages.
+        reporter: of the numbers of bad records.
+    """
+
+    read: Pickled[ReadInput]
+    ranges: tuple[Range, ...]
+    collects: bool
+    epoch: int
+    reporter: Reporter
+
+    @readable_errors
+    def __call__(self, batches: Batches) -> Batches:
+        acknowledge_at_once()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                with input_failures(unpickled(self.read).declared.name, self.epoch):
+                    yield from self._read(self.ranges[number])
+
+    def _read(self, range_: Range) -> Iterator[pa.RecordBatch]:
+        read = unpickled(self.read)
+        declared, (decode, columns) = read.declared, _made(self.read)
+        bad = 0
+        for batch in read.source.read(*range_):
+            decoded = decode(range_.partition, batch)
+            bad += len(decoded.bad)
+            if decoded.bad and declared.on_error == "fail":
+                raise bad_record_error(declared, decoded.bad[0], self.epoch)
+            if decoded.records or (decoded.bad and self.collects):
+                rows = columns.to_batch(decoded.records)
+                yield _with_errors(rows, decoded.bad) if self.collects else rows
+        if bad:
+            count = BadRecordCount(source=declared.name, partition=range_.partition, count=bad)
+            self.reporter.report(count)
+
+
+@cache
+def _made(read: Pickled[ReadInput]) -> tuple[Decoder, AnyOutput]:
+    """Return the decoder of a source, and the type of its records, made once per worker."""
+    made = unpickled(read)
+    return made.decoder(), made.output_type
+
+
+@cache
+def error_type() -> OutputType:
+    """Return the type of bad records as columns."""
+    return OutputType(BadRecord, "bad records", noun="record")
+
+
+def read_schema(columns: AnyOutput, *, collects: bool) -> pa.Schema:
+    """Return the columns of a frame of records, with those of bad records if it collects them."""
+    if not collects:
+        return columns.arrow_schema
+    return pa.schema(
+        [
+            pa.field(RECORD, pa.struct(list(columns.arrow_schema))),
+            pa.field(ERROR, pa.struct(list(error_type().arrow_schema))),
+        ]
+    )
+
+
+def _with_errors(rows: pa.RecordBatch, bad: list[BadRecord]) -> pa.RecordBatch:
+    """Return records and bad records as the columns of `read_schema`."""
+    errors = error_type().to_batch(bad)
+    structs = [
+        pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+        for batch in (rows, errors)
+    ]
+    empty = [
+        pa.nulls(count, array.type)
+        for count, array in ((len(errors), structs[0]), (len(rows), structs[1]))
+    ]
+    columns = [pa.concat_arrays([structs[0], empty[0]]), pa.concat_arrays([empty[1], structs[1]])]
+    return pa.record_batch(columns, names=[RECORD, ERROR])

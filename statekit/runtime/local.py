@@ -52,7 +52,7 @@ from statekit.runtime.stop_signals import stopped_by_signals
 from statekit.runtime.stream_forms import RecordForm, SourceForm, columns_of
 from statekit.shown import shown
 from statekit.sinks.frame_sinks import FrameSink
-from statekit.sinks.sink import Attempt, Part, Receipt, Sink, sink_failures
+from statekit.sinks.sink import Attempt, Earlier, Part, Receipt, Sink, sink_failures
 from statekit.sources.decoding import BadRecord
 from statekit.sources.source import Source
 from statekit.watermark import is_late
@@ -270,7 +270,8 @@ class LocalRunner:
 
 def _staged(sink: Sink, batches: Iterable[pa.RecordBatch], attempt: Attempt) -> list[Receipt]:
     """Write the outputs of an epoch in this process, as one part."""
-    part = Part(attempt.outputs, attempt.epoch, attempt.writer, 0)
+    earlier: Earlier = "epoch" if attempt.is_first else "none"
+    part = Part(attempt.outputs, attempt.epoch, attempt.writer, 0, earlier)
     receipt = staged_part(sink, part, iter(batches))
     return [] if receipt is None else [receipt]
 

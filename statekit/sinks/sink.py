@@ -20,6 +20,11 @@ Guarantee = Literal["exactly once", "at least once"]
 Receipt = Mapping[str, Any]
 """A note of `Sink.write` for `Sink.publish`: JSON of a few hundred bytes, such as a file's name."""
 
+Earlier = Literal["none", "part", "epoch"]
+"""What earlier attempts may have left in the target: nothing, records of this part of the same run,
+or records of any part of the epoch. In the last case, this part is the whole epoch.
+"""
+
 EpochRanges = tuple[tuple[int, int], ...]
 """Ranges of epochs: the first and the last number of each."""
 
@@ -71,12 +76,14 @@ class Part:
         epoch: the number of the epoch.
         writer: the run, as in `Attempt`.
         number: of the part in its epoch. A task that Spark runs twice writes its part twice.
+        earlier: what earlier attempts may have left, for sinks that write to where readers are.
     """
 
     outputs: Outputs
     epoch: int
     writer: str
     number: int
+    earlier: Earlier = "none"
 
 
 class Sink(ABC):
@@ -113,6 +120,8 @@ class Sink(ABC):
     """
 
     guarantee: ClassVar[Guarantee] = "exactly once"
+    guarantee_on_spark: ClassVar[Guarantee | None] = None
+    """The guarantee of runs on Spark; None if it is the same."""
 
     @property
     def directory(self) -> str | None:
@@ -127,6 +136,14 @@ class Sink(ABC):
 
     def open(self, attempt: Attempt) -> None:  # noqa: B027 - nor this
         """Prepare the target for an epoch, in the driver."""
+
+    def wants_one_part(self, attempt: Attempt) -> bool:
+        """Return whether Spark must give the epoch to `write` as one part, after `open`.
+
+        It is asked if an earlier attempt may have written the epoch, which may have been divided
+        otherwise. A process always writes an epoch as one part.
+        """
+        return False
 
     @abstractmethod
     def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt | None:

@@ -372,7 +372,10 @@ class EpochRunner:
         if name not in self._pickled_sinks:
             self._pickled_sinks[name] = pickled(sink, f"sink {name!r}")
         sent = self._pickled_sinks[name]
-        step = StageStep(sent, attempt.outputs, attempt.epoch, attempt.writer)
+        is_only = attempt.is_first and sink.wants_one_part(attempt)
+        step = StageStep(sent, attempt.outputs, attempt.epoch, attempt.writer, is_only)
+        if is_only:
+            df = df.repartition(1)
         rows = df.mapInArrow(step, RECEIPTS).collect()
         return receipts_of((row.part, row.receipt) for row in rows)
 

@@ -93,6 +93,7 @@ DOORS = {
         "sinks/postgres_columns.py",
     },
     "deltalake": {"sinks/delta.py", "sinks/delta_commits.py"},
+    "confluent_kafka": {"connectors/kafka.py", "connectors/kafka_delivery.py"},
     "obstore": {"checkpoint/object_store.py"},
     "pandas": {"spark"},
     "pyspark": {

@@ -11,7 +11,7 @@ from pyspark import TaskContext
 
 from statekit.runtime.sink_epochs import staged_part
 from statekit.shown import shown
-from statekit.sinks.sink import Outputs, Part, Receipt, Sink, sink_failures
+from statekit.sinks.sink import Earlier, Outputs, Part, Receipt, Sink, sink_failures
 from statekit.spark.worker.failure_texts import readable_errors
 from statekit.spark.worker.pickling import Pickled, unpickled
 from statekit.spark.worker.rows import Batches
@@ -30,19 +30,23 @@ class StageStep:
         outputs: its outputs, with the schema of any runtime.
         epoch: the number of the epoch.
         writer: the run.
+        is_only: whether the frame has one partition because the sink wants one part.
     """
 
     sink: Pickled[Sink]
     outputs: Outputs
     epoch: int
     writer: str
+    is_only: bool = False
 
     @readable_errors
     def __call__(self, batches: Batches) -> Batches:
         acknowledge_at_once()
         context = TaskContext.get()
         assert context is not None, "Spark calls it"
-        part = Part(self.outputs, self.epoch, self.writer, context.partitionId())
+        runs_again = context.attemptNumber() > 0
+        earlier: Earlier = "epoch" if self.is_only else "part" if runs_again else "none"
+        part = Part(self.outputs, self.epoch, self.writer, context.partitionId(), earlier)
         rows = (self._typed(batch) for batch in batches if batch.num_rows)
         with sink_failures(self.outputs.sink, self.epoch):
             receipt = staged_part(unpickled(self.sink), part, rows)

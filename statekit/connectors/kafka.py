@@ -1,0 +1,466 @@
+"""Connections to Kafka: the settings of a cluster, its clients, its topics, and its errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from statekit.clock import sleep_s, stopwatch_s
+from statekit.errors import ConnectorError, FencedError, StateTypeError
+from statekit.shown import shown
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+T = TypeVar("T")
+
+Option = str | int | float | bool
+"""A value of a property of librdkafka."""
+
+_log = logging.getLogger("statekit.connectors.kafka")
+"""Messages of librdkafka, which would be on stderr without it."""
+
+_OWNED = {
+    "bootstrap.servers": "pass servers=",
+    "enable.idempotence": "it is always on",
+    "transactional.id": "pass transactional=True",
+    "group.id": "statekit notes offsets in a group of its own",
+    "enable.auto.commit": "statekit commits offsets with the state",
+    "enable.partition.eof": "statekit needs it",
+}
+"""Properties that statekit sets itself, and what to do instead."""
+
+_SECRETS = ("password", "secret", "key.pem", "certificate.pem", "oauthbearer.config", "token")
+"""Parts of the names of properties whose values are never shown."""
+
+_PAUSE_S = 0.05
+_PAUSE_S_MAX = 2.0
+"""The first and the longest pause between two tries of a request."""
+
+_REQUEST_S_MAX = 10.0
+"""The longest time limit of one request, in seconds."""
+
+_BATCH = 10_000
+"""Records that a reader takes at once."""
+
+
+@dataclass
+class KafkaServers:
+    """A Kafka cluster, with the settings of its clients.
+
+    Its text contains the names of the options, and no value of them: a password is never shown.
+
+    Parameters:
+        servers: addresses of brokers, such as `"kafka-1:9092,kafka-2:9092"`.
+        options: properties of librdkafka for all clients, such as `sasl.username`.
+        retry_seconds: how long requests and deliveries are retried while no broker answers.
+
+    Raises:
+        StateTypeError: an option is one that statekit sets itself.
+
+    >>> KafkaServers("localhost:9092", {"sasl.username": "ada", "sasl.password": "secret"})
+    KafkaServers('localhost:9092', options of sasl.username, sasl.password)
+    """
+
+    servers: str
+    options: Mapping[str, Option] = field(default_factory=dict)
+    retry_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.servers:
+            raise StateTypeError(
+                f"servers is {shown(self.servers)}: pass addresses of brokers, such as "
+                '"kafka-1:9092,kafka-2:9092"'
+            )
+        for name in self.options:
+            if name in _OWNED:
+                raise StateTypeError(f"options= must not have {name!r}: {_OWNED[name]}")
+
+    def __repr__(self) -> str:
+        named = f", options of {', '.join(self.options)}" if self.options else ""
+        return f"{type(self).__name__}({self.servers!r}{named})"
+
+    @property
+    def request_s(self) -> float:
+        """The time limit of one request, in seconds."""
+        return min(_REQUEST_S_MAX, self.retry_seconds)
+
+    def producer(
+        self,
+        settings: Mapping[str, Any],
+        on_failure: Callable[[KafkaError, Message], object],
+        transactional_id: str | None = None,
+    ) -> Producer:
+        """Return an idempotent producer. It reports the deliveries that fail, and no others.
+
+        Parameters:
+            settings: properties, which come before those of the user.
+            on_failure: called with the error of each record that was not delivered.
+            transactional_id: of its transactions; None for a producer without transactions.
+        """
+        own = {
+            "enable.idempotence": True,
+            "delivery.report.only.error": True,
+            "on_delivery": on_failure,
+        }
+        if transactional_id is not None:
+            own["transactional.id"] = transactional_id
+        timeout = {"message.timeout.ms": round(self.retry_seconds * 1000)}
+        producer: Producer = self._client(_library().Producer, timeout | dict(settings), own)
+        return producer
+
+    def consumer(self, group: str, settings: Mapping[str, Any]) -> Consumer:
+        """Return a consumer that reads assigned partitions, and commits nothing by itself.
+
+        Parameters:
+            group: the group in which it may commit offsets.
+            settings: properties, which come before those of the user.
+        """
+        own = {"group.id": group, "enable.auto.commit": False, "enable.partition.eof": True}
+        consumer: Consumer = self._client(_library().Consumer, settings, own)
+        return consumer
+
+    def _client(
+        self, make: Callable[..., T], settings: Mapping[str, Any], own: Mapping[str, Any]
+    ) -> T:
+        config = {**settings, **self.options, **own, "bootstrap.servers": self.servers}
+        try:
+            return make(config, logger=_log)
+        except _library().KafkaException as error:
+            raise StateTypeError(
+                f"options= are not valid: {self.without_secrets(_code(error).str())}. Nothing was "
+                "sent to Kafka: see the properties of librdkafka"
+            ) from None
+
+    def partitions(self, topic: str) -> int | None:
+        """Return the number of partitions of a topic; None if there is no such topic.
+
+        Raises:
+            ConnectorError: no broker answers, or it refuses the request.
+        """
+        from confluent_kafka import TopicCollection
+
+        def described(admin: AdminClient) -> int:
+            (future,) = admin.describe_topics(
+                TopicCollection([topic]), request_timeout=self.request_s
+            ).values()
+            return len(future.result().partitions)
+
+        absent = _library().KafkaError.UNKNOWN_TOPIC_OR_PART
+        return self._asked(f"find topic {topic!r}", described, unless={absent: None})
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic with the default settings of the cluster, if there is no such topic.
+
+        Raises:
+            ConnectorError: no broker answers, or it refuses the request.
+        """
+        from confluent_kafka.cimpl import NewTopic
+
+        def created(admin: AdminClient) -> None:
+            new = NewTopic(topic, num_partitions=partitions)
+            admin.create_topics([new], request_timeout=self.request_s)[topic].result()
+
+        exists = _library().KafkaError.TOPIC_ALREADY_EXISTS
+        self._asked(f"create topic {topic!r}", created, unless={exists: None})
+
+    def _asked(
+        self, doing: str, ask: Callable[[AdminClient], T], unless: Mapping[int, T | None]
+    ) -> T | None:
+        """Return the response to a request of an administrator.
+
+        Parameters:
+            unless: the response for an error of this code.
+        """
+        from confluent_kafka.admin import AdminClient
+
+        noted = LastError()
+        admin = self._client(AdminClient, {"error_cb": noted}, {})
+
+        def answer() -> T | None:
+            try:
+                return ask(admin)
+            except _library().KafkaException as error:
+                if _code(error).code() in unless:
+                    return unless[_code(error).code()]
+                raise
+
+        return self.retried(doing, answer, noted)
+
+    def retried(self, doing: str, ask: Callable[[], T], noted: LastError | None = None) -> T:
+        """Return what a function returns. It is called again while a retry may mend its error.
+
+        Parameters:
+            doing: what it does, for the message.
+            noted: the last error of its client.
+
+        Raises:
+            ConnectorError: it failed for good, or for `retry_seconds`.
+            FencedError: another producer has taken over the transactions.
+        """
+        begun, pause = stopwatch_s(), _PAUSE_S
+        while True:
+            try:
+                return ask()
+            except _library().KafkaException as error:
+                failed = _code(error)
+            cause = failed if noted is None else noted.cause_of(failed)
+            if not is_mended_by_retry(cause) or stopwatch_s() - begun > self.retry_seconds:
+                self.fail(doing, cause)
+            sleep_s(pause)
+            pause = min(2 * pause, _PAUSE_S_MAX)
+
+    def fail(self, doing: str, error: KafkaError) -> NoReturn:
+        """Raise the error of statekit for one of librdkafka.
+
+        Parameters:
+            doing: what failed, such as "write to topic 'totals'".
+        """
+        reason = self.without_secrets(f"{error.str()} ({error.name()})")
+        if error.code() in _fenced():
+            raise FencedError(
+                f"cannot {doing} of Kafka at {self.servers}: {reason}. Another run of this job has "
+                "taken over its transactions, and nothing of this epoch is committed: let only "
+                "one of them run"
+            ) from None
+        raise ConnectorError(
+            f"cannot {doing} of Kafka at {self.servers}: {reason}. Nothing of this epoch is "
+            f"committed, and it runs again under the same number: {_advice(error)}, then start "
+            "the job again"
+        ) from None
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text without the values of secret options."""
+        for name, value in self.options.items():
+            if any(part in name for part in _SECRETS) and str(value):
+                text = text.replace(str(value), "***")
+        return text
+
+    def transactions(self) -> dict[str, Option]:
+        """Return the time limit of transactions as properties: one outlasts its deliveries."""
+        limit_ms = max(60_000, round(self.retry_seconds * 1000))
+        return {"transaction.timeout.ms": limit_ms}
+
+
+class TopicReader:
+    """Reads a topic from offsets to its present end, and keeps offsets in a consumer group.
+
+    Parameters:
+        cluster: where the topic is. It exists.
+        topic: its name.
+        group: the consumer group of the offsets.
+        isolation: `read_committed` or `read_uncommitted`.
+    """
+
+    def __init__(self, cluster: KafkaServers, topic: str, group: str, isolation: str) -> None:
+        self._cluster, self._topic = cluster, topic
+        self._noted = LastError()
+        settings = {
+            "auto.offset.reset": "earliest",
+            "isolation.level": isolation,
+            "fetch.wait.max.ms": 50,
+            "error_cb": self._noted,
+        }
+        self._consumer = cluster.consumer(group, settings)
+
+    def __enter__(self) -> TopicReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        self._consumer.close()
+
+    def partitions(self) -> list[int]:
+        """Return the numbers of the partitions."""
+        topics = self._asked(
+            "find",
+            lambda: self._consumer.list_topics(self._topic, timeout=self._cluster.request_s).topics,
+        )
+        return sorted(topics[self._topic].partitions)
+
+    def ends(self) -> dict[int, int]:
+        """Return the offset after the last record by partition."""
+
+        def ends() -> dict[int, int]:
+            at = map(self._partition, self.partitions())
+            marks = [
+                self._consumer.get_watermark_offsets(one, self._cluster.request_s) for one in at
+            ]
+            return {number: mark[1] for number, mark in enumerate(marks)}
+
+        return self._asked("find the end of", ends)
+
+    def committed(self) -> dict[int, int]:
+        """Return the offset that the group has committed by partition, where there is one."""
+        wanted = list(map(self._partition, self.partitions()))
+        found = self._asked(
+            "read the offsets of the group of",
+            lambda: self._consumer.committed(wanted, timeout=self._cluster.request_s),
+        )
+        return {one.partition: one.offset for one in found if one.offset >= 0}
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Commit offsets of the group."""
+        kept = [self._partition(number, offset) for number, offset in offsets.items()]
+        self._asked(
+            "commit offsets of the group of",
+            lambda: self._consumer.commit(offsets=kept, asynchronous=False),
+        )
+
+    def records(self, starts: Mapping[int, int]) -> Iterator[Message]:
+        """Yield the records of some partitions from an offset to the present end.
+
+        Parameters:
+            starts: the first offset by partition. If it was deleted, the oldest record is first.
+
+        Raises:
+            ConnectorError: no broker answers, or it refuses the request.
+        """
+        library = _library()
+        self._consumer.assign([self._partition(*start) for start in starts.items()])
+        unread, heard_s = set(starts), stopwatch_s()
+        while unread:
+            messages = self._consumer.consume(_BATCH, timeout=0.02)
+            if messages:
+                heard_s = stopwatch_s()
+            elif stopwatch_s() - heard_s > self._cluster.retry_seconds:
+                timed_out = library.KafkaError(library.KafkaError._TIMED_OUT)
+                self._cluster.fail(f"read topic {self._topic!r}", self._noted.cause_of(timed_out))
+            for message in messages:
+                if (error := message.error()) is None:
+                    yield message
+                elif error.code() == library.KafkaError._PARTITION_EOF:
+                    unread.discard(message.partition())
+                elif not is_mended_by_retry(error):
+                    self._cluster.fail(f"read topic {self._topic!r}", error)
+
+    def _partition(self, number: int, offset: int = -1) -> TopicPartition:
+        partition: TopicPartition = _library().TopicPartition(self._topic, number, offset)
+        return partition
+
+    def _asked(self, doing: str, ask: Callable[[], T]) -> T:
+        return self._cluster.retried(f"{doing} topic {self._topic!r}", ask, self._noted)
+
+
+class LastError:
+    """Notes the last error that a client reports for no request in particular.
+
+    A request to a broker that refuses the password only times out: the client reports the reason
+    beside it.
+    """
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        if self.error is None or self.error.code() not in _refusals():
+            self.error = error
+
+    def cause_of(self, failed: KafkaError) -> KafkaError:
+        """Return the reason of a request that failed."""
+        is_unclear = failed.code() in _unclear()
+        return self.error if is_unclear and self.error is not None else failed
+
+
+def kafka_errors() -> type[Exception]:
+    """Return the class of exceptions of confluent-kafka. Their first argument is a KafkaError."""
+    errors: type[Exception] = _library().KafkaException
+    return errors
+
+
+def is_purged(error: KafkaError) -> bool:
+    """Return whether a producer dropped a record because of another error."""
+    of = _library().KafkaError
+    return error.code() in (of._PURGE_QUEUE, of._PURGE_INFLIGHT)
+
+
+def is_mended_by_retry(error: KafkaError) -> bool:
+    """Return whether the same request may succeed later: no broker answers, or it has to wait."""
+    return not error.fatal() and (error.retriable() or error.code() in _passing())
+
+
+def _library() -> Any:
+    """Return the module confluent_kafka.
+
+    Raises:
+        StateTypeError: it is not installed.
+    """
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise StateTypeError(
+            "Kafka needs the package confluent-kafka: pip install 'statekit[kafka]'"
+        ) from error
+    return confluent_kafka
+
+
+def _code(error: Exception) -> KafkaError:
+    """Return the error of librdkafka within an exception."""
+    (code,) = error.args[:1]
+    return code  # type: ignore[no-any-return] # args are of any type
+
+
+def _unclear() -> frozenset[int]:
+    """Return the codes of errors that say no more than that no answer came."""
+    of = _library().KafkaError
+    return frozenset((of._TIMED_OUT, of._TRANSPORT, of._ALL_BROKERS_DOWN, of._MSG_TIMED_OUT))
+
+
+def _passing() -> frozenset[int]:
+    """Return the codes of errors that pass, and that librdkafka does not always call retriable."""
+    of = _library().KafkaError
+    return _unclear() | {
+        of._RESOLVE,
+        of._QUEUE_FULL,
+        of._WAIT_COORD,
+        of.LEADER_NOT_AVAILABLE,
+        of.NOT_LEADER_FOR_PARTITION,
+        of.COORDINATOR_LOAD_IN_PROGRESS,
+        of.COORDINATOR_NOT_AVAILABLE,
+        of.NOT_COORDINATOR,
+        of.REQUEST_TIMED_OUT,
+        of.NETWORK_EXCEPTION,
+        of.CONCURRENT_TRANSACTIONS,
+    }
+
+
+def _refusals() -> frozenset[int]:
+    """Return the codes of errors about the user, the password, or a certificate."""
+    of = _library().KafkaError
+    return frozenset(
+        (
+            of._AUTHENTICATION,
+            of._SSL,
+            of.SASL_AUTHENTICATION_FAILED,
+            of.UNSUPPORTED_SASL_MECHANISM,
+            of.TOPIC_AUTHORIZATION_FAILED,
+            of.GROUP_AUTHORIZATION_FAILED,
+            of.CLUSTER_AUTHORIZATION_FAILED,
+            of.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        )
+    )
+
+
+def _fenced() -> frozenset[int]:
+    """Return the codes of errors after another producer has taken over the transactions."""
+    of = _library().KafkaError
+    return frozenset((of._FENCED, of.INVALID_PRODUCER_EPOCH))
+
+
+def _advice(error: KafkaError) -> str:
+    """Return what to do about an error."""
+    of = _library().KafkaError
+    code = error.code()
+    if code in _refusals():
+        return "check user, password, certificates and permissions in options="
+    if code in (of.UNKNOWN_TOPIC_OR_PART, of._UNKNOWN_TOPIC, of._UNKNOWN_PARTITION):
+        return "create the topic, or pass partitions= so that statekit creates it"
+    if code in (of.MSG_SIZE_TOO_LARGE, of.RECORD_LIST_TOO_LARGE):
+        return "raise message.max.bytes in options= and max.message.bytes of the topic"
+    return "check that the brokers are reachable and have space"

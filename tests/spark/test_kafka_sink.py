@@ -24,11 +24,7 @@ def _forget(runs: Runs, epoch: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("transactional", [False, True])
 def test_a_replayed_epoch_is_in_the_topic_once_at_another_parallelism(
-    runs: Runs,
-    kafka: KafkaBroker,
-    topic: str,
-    transactional: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    runs: Runs, kafka: KafkaBroker, topic: str, transactional: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("statekit.spark.epoch._FEW_RECORDS", 0)  # a task, and a part, per shard
     given = events(seed=1, size=3 * SIZE)

@@ -7,6 +7,7 @@ May import `records`, `checkpoint`, `connectors` and what they may import.
 from statekit.sinks.delta import Delta, delta
 from statekit.sinks.files import Files, csv, json_lines, parquet
 from statekit.sinks.frame_sinks import Callback, FrameSink, Writer, callback, writer
+from statekit.sinks.iceberg import Iceberg, iceberg
 from statekit.sinks.kafka import KafkaSink, kafka
 from statekit.sinks.postgres import Postgres, postgres
 from statekit.sinks.sink import Attempt, Outputs, Part, Receipt, Sink
@@ -17,6 +18,7 @@ __all__ = [
     "Delta",
     "Files",
     "FrameSink",
+    "Iceberg",
     "KafkaSink",
     "Outputs",
     "Part",
@@ -27,6 +29,7 @@ __all__ = [
     "callback",
     "csv",
     "delta",
+    "iceberg",
     "json_lines",
     "kafka",
     "parquet",

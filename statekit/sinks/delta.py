@@ -13,28 +13,23 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statekit.checkpoint.object_store import StoreOptions, sync_path
-from statekit.checkpoint.store import Store, in_parallel
-from statekit.clock import sleep_s, unique_id
-from statekit.errors import ConnectorError, FencedError, StatekitError
-from statekit.sinks.delta_files import NanColumns, added_files, file_name, statistics
-from statekit.sinks.lake import WriteMode, Writing, need_package, with_types
+from statekit.checkpoint.store import Store
+from statekit.errors import ConnectorError, StatekitError
+from statekit.sinks.delta_files import NanColumns, added_files, new_file_name, statistics
+from statekit.sinks.lake import STAGED, WriteMode, Writing, need_package
+from statekit.sinks.lake_commits import TableLog
+from statekit.sinks.lake_sink import LakeSink
 from statekit.sinks.parquet_writing import SPOOL_BYTES_MAX, write_parquet
-from statekit.sinks.sink import Attempt, Outputs, Part, Receipt, Sink
+from statekit.sinks.sink import Outputs, Part, Receipt
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from statekit.sinks.delta_commits import TableChange
-
-_STAGED = "_statekit"
-"""The folder of rows that are merged into the table. Delta leaves out such names."""
-
-_PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, 5.0)
-"""The pauses before tries of a commit, if other writers of the table commit at the same time."""
+    from statekit.sinks.delta_log import DeltaLog
 
 
 @dataclass(frozen=True)
-class Delta(Sink):
+class Delta(LakeSink):
     """Rows of a Delta Lake table, with each epoch in one commit. See `delta`.
 
     Parameters:
@@ -50,122 +45,47 @@ class Delta(Sink):
         return self.path.rstrip("/") if self.writing.mode == "overwrite" else None
 
     @cached_property
-    def _store(self) -> Store:
-        return Store(self.path, drafts=_STAGED)
+    def store(self) -> Store:
+        return Store(self.path, drafts=STAGED)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "writing": self.writing}  # each process opens the directory
 
     def begin(self, outputs: Outputs) -> None:
-        from statekit.sinks.delta_commits import DeltaLog, add_columns, check_features
-
         schema = self.writing.schema_of_table(outputs)
-        with self._failures():
-            table = self._created(schema)
-            check_features(self.path, table)
-            add_columns(DeltaLog(self.path, table, outputs), schema)
+        with self.failures():
+            self._create(schema)
+            log = self.log(outputs)
+            log.check_features()
+            log.add_columns(schema)
 
-    def open(self, attempt: Attempt) -> None:
-        if attempt.is_first and self.writing.mode == "upsert":
-            # Staged rows of this very epoch may belong to another run that is about to be fenced.
-            own, of_epoch = (_staged_name(attempt.outputs, epoch) for epoch in ("", attempt.epoch))
-            staged = [path for path in self._store.names(_STAGED) if path.startswith(own)]
-            self._store.remove(path for path in staged if not path.startswith(of_epoch))
-
-    def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
-        schema = self.writing.schema_of_files(part.outputs)
-        typed = with_types(batches, schema)
-        if self.writing.mode == "upsert":
-            return self._stage(part, pa.Table.from_batches(typed, schema))
-        nan, name = NanColumns(), file_name(part)
+    def write_file(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
+        nan, name = NanColumns(), new_file_name(part)
         with tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES_MAX) as file:
-            metadata = write_parquet(file, nan.noted(typed))
-            size = self._store.put_file(name, file).size
-        stats = statistics(schema, metadata, nan)
+            metadata = write_parquet(file, nan.noted(batches))
+            size = self.store.put_file(name, file).size
+        stats = statistics(self.writing.schema_of_files(part.outputs), metadata, nan)
         return {"file": name, "size": size, "rows": metadata.num_rows, "statistics": stats}
 
-    def _stage(self, part: Part, rows: pa.Table) -> Receipt:
-        """Write the last rows of the keys of a part, to be merged into the table."""
-        last = self.writing.last_rows(rows, part.outputs.sink)
-        begin = _staged_name(part.outputs, part.epoch)
-        name = f"{begin}-{part.writer}-{part.number}-{unique_id()}"
-        with tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES_MAX) as file:
-            write_parquet(file, iter(last.to_batches()))
-            self._store.put_file(name, file)
-        return {"staged": name, "rows": last.num_rows}
+    def log(self, outputs: Outputs) -> DeltaLog:
+        from statekit.sinks.delta_log import DeltaLog
 
-    def publish(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
-        from statekit.sinks.delta_commits import Abandonment, FilesAdded, RowsMerged
+        return DeltaLog(self.path, self._table(), outputs)
 
-        mode = self.writing.mode
-        if not receipts and not attempt.is_first:
-            return
-        if attempt.is_first and attempt.without_outputs:
-            # Not in `abandon`, which does not get the outputs: two sinks may share this object.
-            self._commit(Abandonment(attempt, unique_id(), mode))
-            self.begin(attempt.outputs)  # an older version of the table may have fewer columns
-        if mode == "upsert":
-            rows = self._staged_rows(attempt.outputs, receipts)
-            self._commit(RowsMerged(attempt, unique_id(), rows, self.writing))
-            self._store.remove(receipt["staged"] for receipt in receipts)
-        else:
-            self._commit(FilesAdded(attempt, unique_id(), receipts, mode == "overwrite"))
-
-    def _commit(self, change: TableChange) -> None:
-        """Commit a change, again if another writer of the table has committed meanwhile.
-
-        Raises:
-            FencedError: another run of the job has taken over.
-            ConnectorError: the table cannot be reached, or others commit all the time.
-        """
+    def conflicts(self) -> type[Exception]:
         from deltalake.exceptions import CommitFailedError
 
-        from statekit.sinks.delta_commits import DeltaLog, in_one_line
-
-        failed = ""
-        for tries, pause in enumerate(_PAUSES_S):
-            sleep_s(pause)
-            with self._failures():
-                log = DeltaLog(self.path, self._table(), change.attempt.outputs)
-                try:
-                    if not tries or not log.has(change.id):
-                        change.commit(log)
-                    self._make_durable(log.table.version())
-                    return
-                except CommitFailedError as error:
-                    failed = in_one_line(error)
-        raise ConnectorError(
-            f"sink {change.attempt.outputs.sink!r} cannot commit to the Delta table {self.path}, "
-            f"because others change it all the time: {failed}. Nothing of this epoch is "
-            "committed: let others write less often, then start the job again"
-        )
-
-    def _staged_rows(self, outputs: Outputs, receipts: Sequence[Receipt]) -> pa.Table:
-        """Return the last row of each key in all parts of an epoch."""
-        import pyarrow.parquet as pq
-
-        def read(name: str) -> pa.Table:
-            content = self._store.read_if_there(name)
-            if content is None:
-                raise FencedError(
-                    f"{self._store.at(name)} was removed: another run of the job writes to this "
-                    "table. Stop one of them, then start the other again; nothing committed is lost"
-                )
-            return pq.read_table(pa.BufferReader(content))
-
-        parts = in_parallel(read, [str(receipt["staged"]) for receipt in receipts])
-        rows = pa.concat_tables([self.writing.schema_of_files(outputs).empty_table(), *parts])
-        return rows if len(parts) < 2 else self.writing.last_rows(rows, outputs.sink)
+        return CommitFailedError
 
     @property
     def _uri(self) -> str:
-        root = self._store.root
-        return self._store.url if root is None else str(root)
+        root = self.store.root
+        return self.store.url if root is None else str(root)
 
     @property
     def _options(self) -> dict[str, str] | None:
         """The limits of requests, as for a checkpoint. Credentials are in the environment."""
-        if self._store.root is not None:
+        if self.store.root is not None:
             return None
         options = StoreOptions.of(os.environ)
         limits = {
@@ -181,40 +101,41 @@ class Delta(Sink):
 
         return DeltaTable(self._uri, storage_options=self._options)
 
-    def _created(self, schema: pa.Schema) -> DeltaTable:
-        """Return the table, which is created if there is none."""
+    def _create(self, schema: pa.Schema) -> None:
+        """Create the table if there is none."""
         from deltalake import DeltaTable, Schema
         from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
         try:
-            return self._table()
+            self._table()
         except TableNotFoundError:
+            columns, options = Schema.from_arrow(schema), self._options
             with contextlib.suppress(CommitFailedError):  # another run has created it
-                delta = Schema.from_arrow(schema)
-                DeltaTable.create(self._uri, delta, mode="ignore", storage_options=self._options)
-            return self._table()
+                DeltaTable.create(self._uri, columns, mode="ignore", storage_options=options)
 
-    def _make_durable(self, version: int) -> None:
-        """Make the commits of a local table after a version durable, with the files of merges."""
-        root = self._store.root
+    def committed(self, log: TableLog) -> None:
+        root = self.store.root
         if root is None:
             return
-        log = root / "_delta_log"
-        while (commit := log / f"{version + 1:020d}.json").exists():
+        from statekit.sinks.delta_log import DeltaLog
+
+        assert isinstance(log, DeltaLog)
+        version = log.table.version() + 1
+        while (commit := root / "_delta_log" / f"{version:020d}.json").exists():
             if self.writing.mode == "upsert":
                 for path in added_files(commit.read_bytes()):
                     if (file := root / path).exists():
                         sync_path(file)
             sync_path(commit)
             version += 1
-        sync_path(log)
+        sync_path(root / "_delta_log")
 
     @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
+    def failures(self) -> Iterator[None]:
         """Convert errors of Delta Lake to ConnectorError."""
         from deltalake.exceptions import DeltaError
 
-        from statekit.sinks.delta_commits import in_one_line
+        from statekit.sinks.delta_log import in_one_line
 
         try:
             yield
@@ -261,8 +182,3 @@ def delta(
     """
     need_package("sinks.delta", "deltalake", "delta")
     return Delta(str(path), Writing.of("sinks.delta", mode, key, delete))
-
-
-def _staged_name(outputs: Outputs, epoch: int | str) -> str:
-    number = f"{epoch:020d}" if isinstance(epoch, int) else epoch
-    return f"{_STAGED}/{outputs.sink}-{outputs.checkpoint}-{number}"

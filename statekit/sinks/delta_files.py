@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from statekit.clock import unique_id
 from statekit.records.nested_types import parts_of
-from statekit.sinks.sink import EpochRanges, Outputs, Part
+from statekit.sinks.sink import Outputs, Part
 
 _BOUNDS_COLUMNS_MAX = 32
 """Bounds are noted of so many columns, as Delta's own writers do."""
@@ -28,17 +28,17 @@ _LAST_CHARACTER = "\U0010ffff"
 _JSON = msgspec.json.Encoder(decimal_format="number")
 
 
-def file_name(part: Part) -> str:
+def new_file_name(part: Part) -> str:
     """Return a new name for the file of a part of an epoch."""
     begin = f"{_prefix(part.outputs)}{part.epoch:020d}"
     return f"{begin}-{part.number:05d}-{unique_id()[:16]}.parquet"
 
 
-def epoch_of_file(outputs: Outputs, name: str) -> int | None:
+def epoch_of_delta_file(outputs: Outputs, name: str) -> int | None:
     """Return the epoch of a file that this sink has named; None for any other file.
 
     >>> outputs = Outputs("5f", "orders", pa.schema([]))
-    >>> epoch_of_file(outputs, file_name(Part(outputs, 7, "run", 0)))
+    >>> epoch_of_delta_file(outputs, new_file_name(Part(outputs, 7, "run", 0)))
     7
     """
     match = re.match(re.escape(_prefix(outputs)) + r"(\d{20})-", name)
@@ -54,11 +54,6 @@ def added_files(commit: bytes) -> Iterator[str]:
     for line in commit.splitlines():
         if "add" in (action := msgspec.json.decode(line)):
             yield unquote(action["add"]["path"])
-
-
-def is_in(ranges: EpochRanges, epoch: int) -> bool:
-    """Return whether an epoch is in one of some ranges."""
-    return any(first <= epoch <= last for first, last in ranges)
 
 
 def _prefix(outputs: Outputs) -> str:

@@ -17,6 +17,9 @@ from statekit.sinks.sink import Outputs
 
 WriteMode = Literal["append", "upsert", "overwrite"]
 
+STAGED = "_statekit"
+"""The folder of rows that are merged into the table. Readers of tables leave out such names."""
+
 _NUMBER = "statekit row number"
 """The name of a column of row numbers. No field of a record has such a name."""
 
@@ -117,8 +120,10 @@ class Writing:
     def without(self, rows: pa.Table, keys: pa.Table) -> pa.Table:
         """Return the rows whose keys are not in another table, in their order."""
         names = list(self.key)
-        numbered = rows.select(names).append_column(_NUMBER, row_numbers(rows.num_rows))
-        kept = numbered.join(keys.select(names), names, join_type="left anti")
+        wanted = keys.select(names)
+        present = rows.select(names).cast(wanted.schema)
+        numbered = present.append_column(_NUMBER, row_numbers(rows.num_rows))
+        kept = numbered.join(wanted, names, join_type="left anti")
         return rows.take(kept.column(_NUMBER).combine_chunks().sort())
 
 

@@ -18,8 +18,14 @@ _GROUP_BYTES = 64 << 20
 """The size of a row group of Parquet in memory: large enough to compress well."""
 
 
-def write_parquet(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> Any:
-    """Write batches of one schema, at least one, and return the metadata of the file."""
+def write_parquet(
+    file: IO[bytes], batches: Iterator[pa.RecordBatch], schema: pa.Schema | None = None
+) -> Any:
+    """Write batches of one schema, at least one, and return the metadata of the file.
+
+    Parameters:
+        schema: the same schema with metadata of the file; None for that of the batches.
+    """
     import pyarrow.parquet as pq  # a tenth of a second for those who write no such files
 
     written: list[Any] = []
@@ -28,7 +34,7 @@ def write_parquet(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> Any:
         for some in rebatched(batches, rows=_GROUP_ROWS, size=_GROUP_BYTES):
             table = pa.Table.from_batches(some)
             if writer is None:
-                made = pq.ParquetWriter(file, table.schema, metadata_collector=written)
+                made = pq.ParquetWriter(file, schema or table.schema, metadata_collector=written)
                 writer = opened.enter_context(made)
             writer.write_table(table, row_group_size=_GROUP_ROWS)
     return written[0]

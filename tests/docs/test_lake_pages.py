@@ -34,3 +34,7 @@ LAST = [{"customer": "ada", "cents": 700}]
 
 def test_the_examples_about_delta_lake_write_what_they_say(tmp_path: Path) -> None:
     assert _printed("sinks-delta.md", place=tmp_path, DeltaTable=DeltaTable) == [SUMS, LAST]
+
+
+def test_the_examples_about_iceberg_write_what_they_say(tmp_path: Path) -> None:
+    assert _printed("sinks-iceberg.md", place=tmp_path) == [SUMS, LAST]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +68,49 @@ class DeltaFolder(LakeTable):
         return sum(commit["operation"] in written for commit in self.table.history())
 
 
+class IcebergTable(LakeTable):
+    """An Iceberg table in a warehouse in the place."""
+
+    def sink(self, **options: Any) -> Sink:
+        return sk.sinks.iceberg("shop.spent", warehouse=self.place, **options)
+
+    @contextlib.contextmanager
+    def loaded(self) -> Iterator[Any]:
+        """The table as it is now."""
+        from pyiceberg.catalog import load_catalog
+
+        uri, warehouse = f"sqlite:///{self.place}/catalog.db", f"file://{self.place}"
+        catalog = load_catalog("default", type="sql", uri=uri, warehouse=warehouse)
+        try:
+            yield catalog.load_table("shop.spent")
+        finally:
+            catalog.close()
+
+    def read(self) -> pa.Table:
+        with self.loaded() as table:
+            return table.scan().to_arrow()
+
+    def append(self, rows: pa.Table) -> None:
+        with self.loaded() as table:
+            table.append(rows)
+
+    def commits(self) -> int:
+        with self.loaded() as table:
+            return len(table.metadata.snapshots)
+
+
+def in_class(cls: type[Any], sink: Sink) -> Any:
+    """A sink with the options of another one, of a class of the test."""
+    options: Any = sink
+    return cls(**{field.name: getattr(sink, field.name) for field in fields(options) if field.init})
+
+
 def spent(*rows: tuple[str, int]) -> pa.Table:
     """Rows of other writers."""
     return pa.table({"customer": [name for name, _ in rows], "cents": [cents for _, cents in rows]})
 
 
-LAKES = {"delta": DeltaFolder}
+LAKES: dict[str, type[LakeTable]] = {"delta": DeltaFolder, "iceberg": IcebergTable}
 
 
 def lake(kind: str, place: Path | str) -> LakeTable:

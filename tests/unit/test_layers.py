@@ -92,8 +92,9 @@ DOORS = {
         "query",
         "sinks/postgres_columns.py",
     },
-    "deltalake": {"sinks/delta.py", "sinks/delta_commits.py"},
     "confluent_kafka": {"connectors/kafka.py", "connectors/kafka_delivery.py"},
+    "deltalake": {"sinks/delta.py", "sinks/delta_log.py"},
+    "pyiceberg": {"sinks/iceberg.py", "sinks/iceberg_log.py"},
     "obstore": {"checkpoint/object_store.py"},
     "pandas": {"spark"},
     "pyspark": {

@@ -13,7 +13,7 @@ import pytest
 import statekit as sk
 from statekit.sinks import Attempt, Receipt, Sink
 from statekit.testing import check_sink
-from tests.support.lake_tables import LAKES, LakeTable, lake, spent
+from tests.support.lake_tables import LAKES, LakeTable, in_class, lake, spent
 from tests.support.sinks import ORDERS, Order, Spent, spending_job, sums
 
 
@@ -89,7 +89,7 @@ def test_others_may_write_the_table_at_the_same_time(root: Path, table: LakeTabl
             table.append(spent(("other", attempt.epoch)))
 
     sink = table.sink()
-    run(root, Between(**vars(sink)))
+    run(root, in_class(Between, sink))
     forget(root, 2)
     run(root, sink)
     others = [Spent("other", epoch) for epoch in range(3) for _ in range(2)]
@@ -108,7 +108,7 @@ def test_a_run_that_another_one_has_overtaken_commits_nothing(root: Path, table:
 
     orders = [*ORDERS[:5], *(Order("late", 1) for _ in range(5))]
     with pytest.raises(sk.FencedError):
-        run(root, Slow(**vars(sink)), orders)
+        run(root, in_class(Slow, sink), orders)
     assert table.rows() == sums(ORDERS[:10])
 
 
@@ -124,7 +124,7 @@ def test_a_run_is_fenced_by_the_table_alone(root: Path, table: LakeTable) -> Non
 
     orders = [*ORDERS[:5], *(Order("late", 1) for _ in range(5))]
     with pytest.raises(sk.FencedError, match="Another run of the job writes to this table"):
-        run(root, Late(**vars(sink)), orders)
+        run(root, in_class(Late, sink), orders)
     assert table.rows() == sums(ORDERS)
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_was_rolled_back_meanwhile_is_fenced(root: Path, table: LakeT
             super().publish(attempt, receipts)
 
     with pytest.raises(sk.FencedError):
-        run(root, Late(**vars(sink)))
+        run(root, in_class(Late, sink))
     assert table.rows() == sums(ORDERS)
 
 

@@ -20,6 +20,7 @@ from statekit.errors import (
     StorageError,
 )
 from statekit.functions.context import Context
+from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import Process, process
 from statekit.job.job import Job
 from statekit.job.stream import OperatorStream, Stream, Windowed
@@ -76,6 +77,7 @@ __all__ = [
     "Decimals",
     "Default",
     "EpochChanges",
+    "FailedRecord",
     "Feed",
     "FencedError",
     "FieldAggregate",

@@ -34,6 +34,7 @@ __all__ = [
     "class_of_kind",
     "error_class",
     "is_close",
+    "is_of_call",
     "is_users",
 ]
 
@@ -205,6 +206,18 @@ def is_users(error: BaseException) -> bool:
         raised_at = raised_at.tb_next
     module = raised_at.tb_frame.f_globals.get("__name__", "")
     return not str(module).startswith("statekit.")
+
+
+def is_of_call(error: BaseException) -> bool:
+    """Return whether an error is about the record for which a user's function was called: an error
+    of the user, or a value that does not fit the type of a state.
+
+    >>> is_of_call(ZeroDivisionError()), is_of_call(StateTypeError("expected int, got str"))
+    (True, True)
+    >>> is_of_call(StorageError("the disk is full")), is_of_call(KeyboardInterrupt())
+    (False, False)
+    """
+    return type(error) is StateTypeError or is_users(error)
 
 
 def error_class(name: str) -> type[StatekitError] | None:

@@ -85,6 +85,17 @@ class Batch:
             column.clear()
         self.size_bytes = 0
 
+    def cut(self, length: int, size_bytes: int) -> None:
+        """Remove the last mutations.
+
+        Parameters:
+            length: the number of mutations that stay.
+            size_bytes: of these.
+        """
+        for column in (self.states, self.ops, self.keys, self.values):
+            del column[length:]
+        self.size_bytes = size_bytes
+
     @property
     def full(self) -> bool:
         """True if the batch should be flushed before more mutations are added."""

@@ -123,6 +123,7 @@ class ShardPlan:
         inputs: the names of the keyed inputs, in the order of their numbers.
         buffered_inputs: the names of all inputs that it may have buffered records of.
         buffered_types: the names of the types that those may be of, if there are several.
+        failed_before: the number of failed calls of the operator's function in all epochs before.
     """
 
     checkpoint_id: str
@@ -141,6 +142,7 @@ class ShardPlan:
     inputs: tuple[str, ...] = ()
     buffered_inputs: tuple[str, ...] = ()
     buffered_types: tuple[str, ...] = ()
+    failed_before: int = 0
 
     @property
     def now_us(self) -> dict[Clock, int]:
@@ -214,6 +216,9 @@ class ShardReport(Record):
         files_written: number of new change files, which are the last ones of the shard.
         bytes_written: bytes of these files.
         late: number of late records.
+        failed: number of records and timers for which the function failed, and that it was declared
+            to drop or collect.
+        last_failure: the last of them, as text for messages.
         records_by_input: number of records by the number of the input, broadcast ones included.
         largest_by_input: the largest event time of records that were not late, likewise.
         undivided_rows, undivided_bytes: the size of a part at its start, if this epoch counted the
@@ -231,6 +236,8 @@ class ShardReport(Record):
     files_written: Count = 0
     bytes_written: Count = 0
     late: Count = 0
+    failed: Count = 0
+    last_failure: str = ""
     records_by_input: dict[int, Count] = Field(default={})
     largest_by_input: dict[int, int] = Field(default={})
     undivided_rows: dict[str, int] = Field(default={})
@@ -350,6 +357,9 @@ class OperatorEpoch(Record):
         bytes_written: to change files in this epoch.
         late: late records of this epoch.
         late_so_far: late records of all epochs.
+        failed: records and timers of this epoch for which the function failed, and that it was
+            declared to drop or collect.
+        failed_so_far: the same of all epochs.
         watermark_us: in this epoch; None for an operator without event time.
         largest_event_us: the largest event time of all epochs; None before the first.
         undivided_rows, undivided_bytes: the total size of the parts at their start: a change of
@@ -371,6 +381,8 @@ class OperatorEpoch(Record):
     bytes_written: Count = 0
     late: Count = 0
     late_so_far: Count = 0
+    failed: Count = 0
+    failed_so_far: Count = 0
     watermark_us: int | None = None
     largest_event_us: int | None = None
     undivided_rows: dict[str, Count] = Field(default={})
@@ -401,7 +413,7 @@ class OperatorEpoch(Record):
 
     def at_rest(self, shards: Iterable[ShardState], **changes: Any) -> OperatorEpoch:
         """Return the operator in an epoch without records, with these shards."""
-        counts = ("records_in", "records_out", "bytes_written", "late", "cpu_us")
+        counts = ("records_in", "records_out", "bytes_written", "late", "failed", "cpu_us")
         read = dict.fromkeys(self.records_by_input, 0)
         own = {"shards": tuple(shards), "placed": Placed(), "records_by_input": read}
         return self.model_copy(update={**dict.fromkeys(counts, 0), **own, **changes})

@@ -113,6 +113,8 @@ def _print_states(reader: CheckpointReader, operator: str, sizes: dict[str, Stat
     clocks = time_text(record, reader.manifest.operators[operator])
     if clocks:
         out.print(clocks)
+    if failed := reader.manifest.operators[operator].failed_so_far:
+        out.print(f"{failed:,} records failed so far, and were dropped or collected")
 
 
 def _print_skew(reader: CheckpointReader, operator: str, counts: OperatorSizes) -> None:
@@ -216,6 +218,7 @@ def _operator_as_data(
         "waiting": None if operator.ordered is None else states[WAITING].rows,
         "event_time": _time_as_data(reader, name),
         "restore": _restores_as_data(reader.manifest.operators[name].shards),
+        "failed": reader.manifest.operators[name].failed_so_far,
         "placed": reader.manifest.operators[name].placed.model_dump(),
     }
 

@@ -35,6 +35,7 @@ from statekit.codec.value_codec import ValueCodec
 from statekit.errors import ProcessError, StateTypeError
 from statekit.functions.broadcast import Handlers
 from statekit.functions.context import Context
+from statekit.functions.failed_record import FAILS, ErrorPolicy, OnError
 from statekit.functions.field_names import FieldNames, Renaming, checked_renamed
 from statekit.functions.key_and_time import (
     check_event_time,
@@ -54,6 +55,7 @@ from statekit.shown import shown, shown_text
 from statekit.state.base import State, StateSpec
 from statekit.state.event_time_buffer import BufferedRecord, TieOrder
 from statekit.state.key_scope import KeyScope
+from statekit.state.operator_state import ObjectState
 from statekit.state.row_versions import RenamedFields
 from statekit.state.timers import DUE, Timer, Timers
 from statekit.timestamp import datetime_to_micros, lateness_to_micros
@@ -149,6 +151,7 @@ class Process(Generic[R, P, U]):
         output_type: of its outputs, a union for `Iterator[A | B]`; None if it emits nothing.
         states: the declared states, in order.
         handlers: of broadcast records.
+        errors: what happens if a call fails.
         traits: how the runtime treats it.
     """
 
@@ -163,11 +166,13 @@ class Process(Generic[R, P, U]):
         order_by: tuple[str, ...] = (),
         hooks: Hooks | None = None,
         renamed: Mapping[str, str] | None = None,
+        errors: ErrorPolicy = FAILS,
         traits: Traits | None = None,
     ) -> None:
         times = event_time, lateness_us, ordered, order_by
-        self._arguments = fn, key, hints, *times, hooks, renamed, traits
+        self._arguments = fn, key, hints, *times, hooks, renamed, errors, traits
         self.fn = fn
+        self.errors = errors
         self.traits = traits or Traits()
         self.name = fn.__name__
         self.key = key
@@ -201,6 +206,8 @@ class Process(Generic[R, P, U]):
             for spec in signature.states
         )
         _check_states(self)
+        if errors.goes_on:
+            _check_takes_back(self)
         self._callbacks: dict[str | None, Signature] = {}
         self.handlers = Handlers(signature)
 
@@ -602,6 +609,8 @@ def process(
     order_by: str | tuple[str, ...] | list[str] = (),
     migrate: MigrateOption = MappingProxyType({}),
     renamed: Mapping[str, str] = NOTHING_RENAMED,
+    on_error: OnError = "fail",
+    max_errors: int | None = None,
 ) -> _Decorator:
     """Turn an ordinary function into a process function.
 
@@ -640,6 +649,12 @@ def process(
         renamed: the present names of record fields by the names that they had before, such as
             `{"buyer": "customer"}`. A checkpoint contains the names of the fields of `key` and
             `event_time`, and a start with other names is refused unless they are renamed.
+        on_error: what happens if the function, or a timer callback of it, raises an error: "fail"
+            ends the job, and nothing of the epoch is committed. "drop" and "collect" take back what
+            the call has changed (states, timers and outputs), count the record, and go on with the
+            next one. With "collect" the stream `errors` has the failed records.
+        max_errors: with "drop" or "collect", the job ends with a ProcessError if more calls than
+            this have failed in all epochs; None for no limit.
 
     Raises:
         StateTypeError: the declaration is not valid; the message names the parameter.
@@ -690,6 +705,7 @@ def process(
     if ties and not ordered:
         raise StateTypeError(f"@process(order_by={shown(order_by)}): declare ordered=True, too")
     lateness_us = lateness_to_micros(lateness, "lateness")
+    errors = ErrorPolicy(on_error, max_errors)
 
     def decorate(fn: Callable[..., Any]) -> Process[Any, Any, Any]:
         if not inspect.isfunction(fn):
@@ -697,9 +713,8 @@ def process(
         if (key is not None and not fields) or len(set(fields)) != len(fields):
             raise StateTypeError(f"{fn.__name__}: key={fields} must name different fields")
         hooks = checked_hooks(fn.__name__, migrate)
-        return Process(
-            fn, fields, hints_of(fn), event_time, lateness_us, ordered, ties, hooks, renamed
-        )
+        hints, times = hints_of(fn), (event_time, lateness_us, ordered, ties)
+        return Process(fn, fields, hints, *times, hooks, renamed, errors)
 
     return typing.cast("_Decorator", decorate)
 
@@ -721,6 +736,24 @@ def _check_takes_one(declared: Process[Any, Any, Any]) -> None:
             f"records come one by one, with timers between them: annotate it with "
             f"{declared.record_type.name}"
         )
+
+
+def _check_takes_back(declared: Process[Any, Any, Any]) -> None:
+    """Check that the changes of a single call can be taken back."""
+    option = f"on_error={declared.errors.on_error!r}"
+    if declared.takes_runs:
+        raise StateTypeError(
+            f"{declared.name}, parameter {declared.signature.first!r}: with {option} the changes "
+            "of one record are taken back, and this function takes all records of a key at once: "
+            f"annotate it with {declared.record_type.name}, or leave on_error out"
+        )
+    for spec in declared.states:
+        if issubclass(spec.state_class, ObjectState):
+            raise StateTypeError(
+                f"{declared.name}, parameter {spec.name!r}: with {option} the changes of one "
+                "record are taken back, and those of a Checkpointed object cannot be: use "
+                "OperatorState, or leave on_error out"
+            )
 
 
 def _check_states(declared: Process[Any, Any, Any]) -> None:

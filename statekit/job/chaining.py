@@ -32,12 +32,14 @@ class Chain:
         transforms: for each operator, the transforms of its records that run in the same tasks.
         after: the transforms of the outputs of the last one that run in the same tasks.
         apart: why the first one is not chained to the operator that feeds it; None after a source.
+        emits_errors: whether the failed records of the last one are consumed.
     """
 
     operators: tuple[Operator, ...]
     transforms: tuple[tuple[Transform, ...], ...]
     after: tuple[Transform, ...] = ()
     apart: str | None = None
+    emits_errors: bool = False
 
     @property
     def first(self) -> Operator:
@@ -152,7 +154,14 @@ def chains(plan: Plan, strayed: Collection[str] = ()) -> list[Chain]:
             after = {each for fed in feeders for each in _transforms_after(plan, fed.last)}
             own = tuple(transform for transform in before if transform not in after)
             chained.append(Chain((operator,), (own,), apart=apart))
-    return [replace(each, after=_transforms_after(plan, each.last)) for each in chained]
+    return [
+        replace(
+            each,
+            after=_transforms_after(plan, each.last),
+            emits_errors=plan.wants_errors(each.last),
+        )
+        for each in chained
+    ]
 
 
 def _transforms_before(
@@ -192,6 +201,8 @@ def _transforms_after(plan: Plan, operator: Operator) -> tuple[Transform, ...]:
     """Return the transforms that can run in the tasks of the operator that feeds them."""
     found: list[Transform] = []
     stream = operator.name
+    if plan.wants_errors(operator):
+        return ()
     while plan.reads_of(stream) == 1 and (following := plan.transforms_of(stream)):
         (transform,) = following
         if transform.function.selects_columns and not transform.function.selects_type:
@@ -219,6 +230,8 @@ def _apart(
         return f"it is keyed by {_key(declared.key)}, and {before.name} by {_key(feeding.key)}"
     if not declared.key:
         return "its records are distributed round robin over the shards"
+    if plan.wants_errors(before):
+        return f"the failed records of {before.name} are wanted"
     if plan.reads_of(before.name) > 1:
         return f"{before.name} has other consumers"
     if stream != before.name:

@@ -6,7 +6,8 @@ import datetime as dt
 from typing import TypedDict, get_args
 
 from statekit.errors import StateTypeError
-from statekit.job.plan import Input, OnError
+from statekit.functions.failed_record import OnError
+from statekit.job.plan import Input
 from statekit.number_faults import int_fault
 from statekit.records.union import Records
 from statekit.shown import shown

@@ -12,10 +12,12 @@ from statekit.checkpoint.job_file import KeyFieldRecord, OperatorRecord, StateRe
 from statekit.checkpoint.sealed_json import faults_of
 from statekit.codec.annotations import show
 from statekit.errors import StateTypeError
+from statekit.functions.failed_record import FailedRecord, OnError
 from statekit.functions.process import Process
 from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless
 from statekit.names import name_fault
+from statekit.records.output_type import OutputType
 from statekit.records.output_union import AnyOutput, OutputUnion
 from statekit.records.union import Records
 from statekit.sinks.frame_sinks import Target
@@ -27,9 +29,8 @@ from statekit.watermark import BEGINNING
 RESERVED = "__statekit"
 """The prefix of columns that statekit adds to frames. Inputs are columns there too."""
 
-
-OnError = Literal["fail", "drop", "collect"]
-"""What is done with a bad record: the job fails, it is left out, or it goes to a stream."""
+FAILED_RECORDS = OutputType(FailedRecord, "stream of failed records")
+"""The type of the failed records of every operator."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,11 @@ class Operator:
     def late(self) -> str:
         """Name of the stream of late records."""
         return late_name(self.name)
+
+    @property
+    def errors(self) -> str:
+        """Name of the stream of failed records."""
+        return errors_name(self.name)
 
     def record(self) -> OperatorRecord:
         """Return the operator's part of the job file: key, states and types.
@@ -200,7 +206,7 @@ class Plan:
 
     def free_name(self, kind: Literal["source", "operator", "stream"], name: str) -> str:
         """Check and return the name of a new source, operator or transform. For an operator, also
-        check the name of its late stream.
+        check the names of its late stream and of its stream of failed records.
 
         Raises:
             StateTypeError: another stream has one of the names, or it is not a valid name.
@@ -229,7 +235,7 @@ class Plan:
                 raise StateTypeError(
                     f"job {self.name!r}: {new} would have the same name as {names[stream]}. "
                     f"The {kind} was not added. Choose another name for the {kind}: "
-                    "sources, operators and late streams share one namespace"
+                    "sources, operators and their streams share one namespace"
                 )
         return name
 
@@ -293,7 +299,7 @@ class Plan:
         """
         ordered, waiting = [], list(operators)
         while waiting:
-            missing = {stream for each in waiting for stream in (each.name, each.late)}
+            missing = {stream for each in waiting for stream in (each.name, each.late, each.errors)}
             fed = (op for op in waiting if missing.isdisjoint(map(self.origin_of, op.streams)))
             following = next(fed, None)
             if following is None:
@@ -314,6 +320,8 @@ class Plan:
         for operator in self.operators:
             if operator.late == stream:
                 return operator.declared.record_type
+            if operator.errors == stream:
+                return FAILED_RECORDS.record_type
         output = self.output_of(stream)
         return output.record_type if output is not None else None
 
@@ -381,14 +389,20 @@ class Plan:
             late_of = next((each for each in self.operators if each.late == origin), None)
             if late_of is not None:  # late records are found among the inputs
                 names |= self.operators_before(late_of.inputs)
-            elif self.is_operator(origin):
-                names.add(origin)
+            elif (emitter := self.emitter_of(origin)) is not None:
+                names.add(emitter.name)
         return names
 
     def reads_of(self, stream: str) -> int:
         """Return the number of operators, transforms and sinks that read a stream."""
         operators = sum(operator.streams.count(stream) for operator in self.operators)
         return operators + len(self.transforms_of(stream)) + len(self.sinks_of(stream))
+
+    def emitter_of(self, stream: str) -> Operator | None:
+        """Return the operator whose outputs or failed records a stream has; None for all other
+        streams.
+        """
+        return next((each for each in self.operators if stream in (each.name, each.errors)), None)
 
     def operator(self, name: str) -> Operator:
         """Return the operator of that name."""
@@ -431,6 +445,10 @@ class Plan:
     def wants_late(self, operator: Operator) -> bool:
         """Return whether the late records of an operator are consumed."""
         return self.reads_of(operator.late) > 0
+
+    def wants_errors(self, operator: Operator) -> bool:
+        """Return whether the failed records of an operator are consumed."""
+        return self.reads_of(operator.errors) > 0
 
     def targets(self, outputs: Mapping[str, object]) -> dict[str, object]:
         """Return the target of each sink that has one: that of the run, or else that of the job.
@@ -497,6 +515,9 @@ class Plan:
         if of is not None and self.wants_late(of):
             yield f"late records of {of.name}"
             yield from self._below(of.late)
+        if of is not None and self.wants_errors(of):
+            yield f"failed records of {of.name}"
+            yield from self._below(of.errors)
 
 
 def _classes(records: Any) -> set[Any]:
@@ -506,10 +527,11 @@ def _classes(records: Any) -> set[Any]:
 
 def _streams_of(operator: str) -> dict[str, str]:
     """Return the streams of an operator by name, with descriptions for errors."""
-    late = late_name(operator)
+    late, errors = late_name(operator), errors_name(operator)
     return {
         operator: f"operator {operator!r}",
         late: f"the late stream {late!r} of operator {operator!r}",
+        errors: f"the stream {errors!r} of failed records of operator {operator!r}",
     }
 
 
@@ -519,7 +541,7 @@ def late_name(operator: str) -> str:
 
 
 def errors_name(stream: str) -> str:
-    """Return the name of a stream's bad records."""
+    """Return the name of the stream of records that a source or an operator could not handle."""
     return f"{stream}.errors"
 
 

@@ -114,6 +114,8 @@ class Progress:
         records_out: records emitted by all operators.
         seconds: from the start of the epoch to its commit.
         late: late records of all operators.
+        failed: records and timers for which a function failed, of all operators that drop or
+            collect them.
         watermarks: the watermark of each operator with event time.
         waits_for: the source that holds back the event time of an operator, by operator.
         processing_time: the processing time of the epoch.
@@ -136,6 +138,7 @@ class Progress:
     seconds: float
     processing_time: dt.datetime
     late: int = 0
+    failed: int = 0
     watermarks: dict[str, dt.datetime] = field(default_factory=dict)
     waits_for: dict[str, str] = field(default_factory=dict)
     state_rows: dict[str, int] = field(default_factory=dict)

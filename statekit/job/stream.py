@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, Self, overload
 from typing_extensions import TypeVar
 
 from statekit.errors import StateTypeError
+from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
@@ -558,21 +559,6 @@ class Stream(Generic[T]):
         return None if operator is None else operator.declared
 
     @property
-    def errors(self) -> Stream[Any]:
-        """The records that did not fit the type of a source, each as a `BadRecord`.
-
-        Raises:
-            StateTypeError: it is no source, or one without `on_error="collect"`.
-        """
-        name = self._job.errors_of(self.name)
-        if name is None:
-            raise StateTypeError(
-                f"stream {self.name!r} does not collect errors: declare its source with "
-                'on_error="collect"'
-            )
-        return Stream(self._job, name)
-
-    @property
     def late(self) -> Stream[Any]:
         """The late records of this operator, as they arrived.
 
@@ -589,6 +575,41 @@ class Stream(Generic[T]):
                 "@process(event_time=...) has"
             )
         return Stream(self._job, self._job.operator(self.name).late)
+
+    @property
+    def errors(self) -> Stream[Any]:
+        """The records that did not fit the type of a source, each as a `BadRecord`; or the records
+        and timers for which the function of an operator failed, each as a `FailedRecord`.
+
+        Without a sink or another operator they are only counted.
+
+        Raises:
+            StateTypeError: the source or the function is not declared with `on_error="collect"`.
+
+        >>> from collections.abc import Iterator
+        >>> from statekit.functions.process import process
+        >>> from statekit.job.job import Job
+        >>> @process(key="user", on_error="collect")
+        ... def ratio(record: dict) -> Iterator[float]:
+        ...     yield record["clicks"] / record["views"]
+        >>> job = Job("ads")
+        >>> ratios = job.source("views", dict).process(ratio).sink("ratios")
+        >>> _ = ratios.errors.sink("bad")
+        >>> views = [{"user": "a", "clicks": 1, "views": 0}, {"user": "a", "clicks": 1, "views": 2}]
+        >>> run = job.run({"views": views})
+        >>> run["ratios"], [failed.message for failed in run["bad"]]
+        ([0.5], ['division by zero'])
+        """
+        self._check_single("errors")
+        if (of_source := self._job.errors_of(self.name)) is not None:
+            return Stream(self._job, of_source)
+        declared = self.declared
+        if declared is None or declared.errors.on_error != "collect":
+            raise StateTypeError(
+                f"stream {self.name!r} does not collect errors: declare its source, or its "
+                'function with @process, with on_error="collect"'
+            )
+        return Stream(self._job, self._job.operator(self.name).errors)
 
     def sink(self, name: str, target: Target | None = None) -> Self:
         """Emit these records from the job under a name. Return the stream itself.
@@ -634,6 +655,17 @@ class OperatorStream(Stream[U], Generic[U, T]):
 
     Created by `Stream.process`, `Stream.aggregate` and the methods of `Windowed`.
     """
+
+    @property
+    def errors(self) -> Stream[FailedRecord]:
+        """The records and timers for which the function of this operator failed.
+
+        Without a sink or another operator they are only counted.
+
+        Raises:
+            StateTypeError: the function is not declared with `on_error="collect"`.
+        """
+        return super().errors
 
     @property
     def late(self) -> Stream[T]:

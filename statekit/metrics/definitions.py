@@ -139,6 +139,11 @@ RECORDS_OUT = _counter(
 LATE_RECORDS = _counter(
     "statekit_late_records_total", "Records that arrived behind the watermark.", "job operator"
 )
+FAILED_RECORDS = _counter(
+    "statekit_failed_records_total",
+    "Records and timers for which the function failed, and that it drops or collects.",
+    "job operator",
+)
 CHANGE_FILE_BYTES = _counter(
     "statekit_change_file_bytes_total",
     "Bytes of the change files that were committed.",

@@ -12,6 +12,7 @@ from statekit.metrics.definitions import (
     CHANGE_FILE_BYTES,
     EPOCH_SECONDS,
     EPOCHS,
+    FAILED_RECORDS,
     LATE_RECORDS,
     LEASE_EPOCHS_BEHIND,
     LEASE_EXPIRY,
@@ -78,6 +79,7 @@ class RunMetrics:
             counts[RECORDS_IN, name] = operator.records_in
             counts[RECORDS_OUT, name] = operator.records_out
             counts[LATE_RECORDS, name] = operator.late
+            counts[FAILED_RECORDS, name] = operator.failed
             counts[CHANGE_FILE_BYTES, name] = operator.bytes_written
             last = None if before is None else before.operators.get(name)
             counts[UPLOADED_BYTES, name] = _uploaded(last, operator)

@@ -49,6 +49,7 @@ from statekit.keygroup import DEFAULT_GROUPS, check_parallelism
 from statekit.metrics.run_metrics import RunMetrics
 from statekit.recording.recorder import check_recorder
 from statekit.recording.recording import KeptRecordings
+from statekit.runtime.guarded_calls import check_failed
 from statekit.runtime.held_back import HeldBackOperators, has_been_idle
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.shown import shown, shown_error, type_name
@@ -292,11 +293,11 @@ class Coordinator:
             read: the largest event time read from the stream.
         """
         stream = self.job.origin_of(stream)
-        above = self._by_name.get(stream)
+        above = self.job.emitter_of(stream)
         if above is not None and above.declared.event_time is None:
             return min(self._event_time_of(name, read, drain=drain) for name in above.inputs)
         if above is not None:
-            reached = self._watermark(stream)
+            reached = self._watermark(above.name)
         else:
             reached = END if drain and self._may_end(stream) else read
         return BEGINNING if reached is None else reached
@@ -390,8 +391,14 @@ class Coordinator:
             inputs=record.inputs,
             buffered_inputs=record.buffered_inputs,
             buffered_types=record.buffered_types,
+            failed_before=self._failed_before(operator),
         )
         return ShardPlans.of(common, bases)
+
+    def _failed_before(self, operator: str) -> int:
+        """Return the number of failed calls of an operator's function in all epochs so far."""
+        epoch = self._operator_epoch(operator)
+        return 0 if epoch is None else epoch.failed_so_far
 
     def _bases(self, operator: str) -> Sequence[ShardState]:
         laid_out = None if self.layout is None else self.layout.operators.get(operator)
@@ -403,6 +410,20 @@ class Coordinator:
         record = self.job_file.operator(operator)
         assert record is not None, "the job file names all operators of the job"
         return record
+
+    def check_failed(self, reports: Iterable[Report]) -> None:
+        """Check that no more calls have failed than the operators allow. Call it before outputs of
+        the epoch are published.
+
+        Raises:
+            ProcessError: more have.
+        """
+        by_operator = _by_operator(reports)
+        for operator in self.job.operators:
+            if operator.declared.errors.max_errors is not None:
+                found = self._reports_of(operator, by_operator[operator.name])
+                failed = self._failed_before(operator.name) + found.failed
+                check_failed(operator.name, operator.declared, failed, found.last_failure)
 
     def check_owner(self) -> None:
         """Check that no other run has committed the next epoch, and that the last epoch still
@@ -505,18 +526,26 @@ class Coordinator:
             self._collection.close(at_once=at_once)
 
     def _checked(self, reports: Iterable[Report]) -> dict[str, OperatorEpoch]:
-        by_operator: dict[str, list[Report]] = defaultdict(list)
-        for report in reports:
-            by_operator[report.operator].append(report)
+        by_operator = _by_operator(reports)
         return {op.name: self._combined(op, by_operator[op.name]) for op in self.job.operators}
 
     def _combined(self, operator: Operator, reports: list[Report]) -> OperatorEpoch:
         before = None if self.layout is None else self.layout.operators.get(operator.name)
-        checked = OperatorReports(operator, self.epoch, self._bases(operator.name), reports)
+        checked = self._reports_of(operator, reports)
         watermark_us = self.watermarks_us.get(operator.name)
         after = checked.combined(before, self._record(operator.name).holds, watermark_us)
         active_us = self._active_us(operator, before, after.records_by_input)
         return after.model_copy(update={"active_us": active_us}) if active_us else after
+
+    def _reports_of(self, operator: Operator, reports: Sequence[Report]) -> OperatorReports:
+        return OperatorReports(operator, self.epoch, self._bases(operator.name), reports)
+
+
+def _by_operator(reports: Iterable[Report]) -> dict[str, list[Report]]:
+    by_operator: dict[str, list[Report]] = defaultdict(list)
+    for report in reports:
+        by_operator[report.operator].append(report)
+    return by_operator
 
 
 def open_checkpoint(job: Job, repository: Repository, options: RunOptions) -> StartPoint:

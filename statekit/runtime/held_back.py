@@ -157,7 +157,7 @@ class _Epoch:
 
     def _above(self, stream: str) -> Operator | None:
         """Return the operator that feeds a stream; None for a source."""
-        return self._by_name.get(self._job.origin_of(stream))
+        return self._job.emitter_of(self._job.origin_of(stream))
 
 
 def has_been_idle(job: Job, epoch: OperatorEpoch | None, stream: str, now_us: int) -> bool:

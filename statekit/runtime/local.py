@@ -23,10 +23,11 @@ from statekit.checkpoint.manifest import EpochOffsets, IdleShards, InputOffset, 
 from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s
 from statekit.errors import StateTypeError
+from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.options import Pace, RunOptions
-from statekit.job.plan import Operator, Plan, applied
+from statekit.job.plan import FAILED_RECORDS, Operator, Plan, applied
 from statekit.job.progress import OutputCallback, Run
 from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
@@ -34,6 +35,7 @@ from statekit.metrics.option import open_endpoint
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.epoch_loop import EpochLoop
+from statekit.runtime.guarded_calls import Collect
 from statekit.runtime.inputs import (
     BadRecords,
     IterableInput,
@@ -202,12 +204,16 @@ class LocalRunner:
                 streams.put(source.name, form.taken(inputs.get(source.name, ())), form)
         reports: list[Report] = []
         for operator in self.job.operators:
-            outputs_of, reports_of = self._operator(operator, streams)
+            failed: list[FailedRecord] = []
+            collect = failed.append if self.job.wants_errors(operator) else None
+            outputs_of, reports_of = self._operator(operator, streams, collect)
             streams.put(operator.name, outputs_of, operator.declared.output_type)
+            streams.put(operator.errors, failed, FAILED_RECORDS)
             if self.job.wants_late(operator):
                 streams.put_late(operator, self._is_late(operator))
             reports += reports_of
         self.coordinator.check_owner()
+        self.coordinator.check_failed(reports)
         emitted = self._write(streams, outputs or {})
         manifest = self.coordinator.commit(reports, offsets=offsets, bad_records=bad_records)
         self.coordinator.metrics.committed(manifest, stopwatch_s() - begun_s)
@@ -240,7 +246,7 @@ class LocalRunner:
         return lambda record: is_late(time_of(record), watermark)
 
     def _operator(
-        self, operator: Operator, streams: RecordStreams
+        self, operator: Operator, streams: RecordStreams, collect: Collect | None
     ) -> tuple[list[Any], list[Report]]:
         coordinator = self.coordinator
         declared, output_type = operator.declared, operator.declared.output_type
@@ -259,7 +265,8 @@ class LocalRunner:
             batches = [routed[shard]] if shard in routed else []
             plan, shard_input = plans[shard], ShardInput(not_empty, batches)
             shard_input.record(coordinator.recorder, declared, plan, len(plans))
-            running = run_shard(declared, plan, shard_input, coordinator.repository, self.copies)
+            repository = coordinator.repository
+            running = run_shard(declared, plan, shard_input, repository, self.copies, collect)
             with contextlib.closing(reporting(running, reports)) as emitted_lists:
                 for emitted in emitted_lists:
                     assert output_type is not None, "the task checks it"

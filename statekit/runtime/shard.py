@@ -27,6 +27,7 @@ from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.functions.process import Process
 from statekit.records.keyed_batch import KeyedBatch
+from statekit.runtime.guarded_calls import Collect
 from statekit.runtime.shard_input import ShardInput
 from statekit.runtime.task import ShardTask
 from statekit.state.timers import DUE
@@ -45,12 +46,16 @@ def run_shard(
     records: ShardInput,
     repository: Repository,
     copies: WorkingCopies,
+    collect: Collect | None = None,
 ) -> Generator[list[Any], None, ShardReport | None]:
     """Run one shard for one epoch. Yield lists of outputs, and return the report.
 
     A shard without records opens its copy only if a timer is due. Otherwise it has nothing to do,
     and the report is None. If the generator is closed early or fails, a copy that was written is
     not trusted any more, and nothing references the stored files.
+
+    Parameters:
+        collect: takes failed records, as for `ShardTask`.
     """
     with _rare_collection():
         try:
@@ -59,7 +64,8 @@ def run_shard(
             families = declared.families_in(plan)
             copy = obtained(plan, families, repository, copies)
             changes = Changes(families), Changes(families)
-            return (yield from _OpenShard(declared, plan, repository, copy, changes).run(records))
+            shard = _OpenShard(declared, plan, repository, copy, changes, collect)
+            return (yield from shard.run(records))
         except CorruptCheckpointError as missing:
             # Files of the last epoch are never collected: if they were, it is not the last one.
             if plan.base_epoch is None or plan.base_epoch >= repository.first_kept():
@@ -122,6 +128,7 @@ class _OpenShard:
         repository: the checkpoint.
         copy: the working copy.
         changes: the change files of keyed state, and of operator state.
+        collect: takes failed records.
     """
 
     declared: Process[Any, Any, Any]
@@ -129,12 +136,15 @@ class _OpenShard:
     repository: Repository
     copy: WorkingCopy
     changes: tuple[Changes, Changes]
+    collect: Collect | None
 
     def run(self, records: ShardInput) -> Generator[list[Any], None, ShardReport]:
         """Run the epoch. Yield lists of outputs, and return the report."""
         try:
-            spills = (partial(self._spill, to) for to in self.changes)
-            task = ShardTask(self.declared, self.plan, self.copy.backend, *spills)
+            spill, spill_local = (partial(self._spill, to) for to in self.changes)
+            task = ShardTask(
+                self.declared, self.plan, self.copy.backend, spill, spill_local, self.collect
+            )
             for number, broadcast in records.broadcast():
                 task.broadcast(number, broadcast)
             yield from task.run_all(_owned(self.plan, records.batches()))
@@ -175,6 +185,8 @@ class _OpenShard:
                 "files_written": len(files),
                 "bytes_written": sum(file.size for file in files),
                 "late": task.late,
+                "failed": task.failed,
+                "last_failure": task.last_failure,
                 "records_by_input": dict(task.records_by_input),
                 "largest_by_input": task.largest_by_input,
                 "restored_bytes": copy.fetched.restored,

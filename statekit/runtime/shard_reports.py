@@ -139,6 +139,8 @@ class OperatorReports:
             bytes_written=sum(report.bytes_written for report in reports),
             late=late,
             late_so_far=late + (before.late_so_far if before else 0),
+            failed=self.failed,
+            failed_so_far=self.failed + (before.failed_so_far if before else 0),
             watermark_us=watermark_us,
             largest_event_us=max((time for time in times if time is not None), default=None),
             records_by_input=read,
@@ -147,6 +149,16 @@ class OperatorReports:
             cpu_us=self._idle_cpu_us + sum(report.cpu_us for report in reports),
             **undivided,
         )
+
+    @property
+    def failed(self) -> int:
+        """The number of failed calls of the operator's function in the epoch."""
+        return sum(report.failed for report in self._by_shard.values())
+
+    @property
+    def last_failure(self) -> str:
+        """A failed call of the epoch, as text for messages; empty without any."""
+        return next((r.last_failure for r in self._by_shard.values() if r.last_failure), "")
 
     def _shards(self) -> tuple[ShardState, ...]:
         """Return all shards after the epoch. Shards without a report stay the same objects."""
@@ -207,6 +219,6 @@ def _effect(report: ShardReport) -> tuple[object, ...]:
     shard = report.shard
     first = len(shard.files) - report.files_written
     changes = [file.checksum for file in shard.files[first:]]
-    read = report.late, report.records_by_input, report.largest_by_input
+    read = report.late, report.failed, report.records_by_input, report.largest_by_input
     effect = report.records_out, report.bytes_written, shard.rows, shard.bytes, shard.wake_us
     return *read, *effect, changes

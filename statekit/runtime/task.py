@@ -26,11 +26,13 @@ from statekit.functions.context import Context, Due
 from statekit.functions.process import Process
 from statekit.functions.signature import Bound
 from statekit.records.keyed_batch import KeyColumns, KeyedBatch
+from statekit.runtime.guarded_calls import Collect, GuardedCalls
 from statekit.runtime.key_iteration import Handled, KeyIteration
 from statekit.shown import shown, shown_error, shown_text
 from statekit.state.event_time_buffer import BufferedRecord, EventTimeBuffer
 from statekit.state.key_scope import KeyScope
 from statekit.state.timers import CLOCKS, DueTimers, Timers, due_keys
+from statekit.state.undo_log import UndoLog
 from statekit.watermark import BEGINNING, END, is_late
 
 
@@ -43,6 +45,8 @@ class ShardTask:
         backend: has the shard's rows as they were before the epoch.
         spill: applies a full batch to the backend.
         spill_local: the same for operator state; None if it is applied the same way.
+        collect: takes failed records, if the function is declared to collect them; None to count
+            them only.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class ShardTask:
         backend: Backend,
         spill: Callable[[Batch], None],
         spill_local: Callable[[Batch], None] | None = None,
+        collect: Collect | None = None,
     ) -> None:
         self._process = process
         # Outputs are emitted in lists of this length. One call may yield any number of outputs, so
@@ -67,7 +72,7 @@ class ShardTask:
         self._keys = KeyIteration(self.scope, process.key_codec, process.key)
         if len(plan.inputs) == 1:
             self.scope.input = plan.inputs[0]
-        elif process.reads_context:
+        elif process.reads_context or process.errors.goes_on:
             self._keys.inputs = plan.inputs
         self.local_batch = Batch()
         spill_now = partial(_spill, self.local_batch, spill_local or spill)
@@ -77,6 +82,7 @@ class ShardTask:
             for spec in process.states
         }
         self._timers = process.bind_timers(self.scope, backend, plan)
+        self._guard = self._guarded(collect) if process.errors.goes_on else None
         self._late_us = process.late_us(plan)
         self._buffer = self._opened_buffer()
         self.context = Context(self.scope, plan.shard, self._timers)
@@ -92,6 +98,29 @@ class ShardTask:
         # Those of due clocks are noted again if anything is left that is not due.
         waiting = plan.base.wake_us.items() if has_time else ()
         self.wake_us = {clock: at for clock, at in waiting if clock not in plan.due_clocks}
+
+    def _guarded(self, collect: Collect | None) -> GuardedCalls:
+        """Return the guard of a function whose failed calls do not end the epoch."""
+        undo = UndoLog()
+        for scope in (self.scope, self.shard_scope):
+            scope.take_undo_log(undo)
+        for state in self.states.values():
+            state.take_undo_log(undo)
+        if self._timers is not None:
+            self._timers.take_undo_log(undo)
+        place = self.scope if self._process.key else self.shard_scope
+        before = self._plan.failed_before
+        return GuardedCalls(self._process, self.scope, place, undo, before, collect)
+
+    @property
+    def failed(self) -> int:
+        """The number of failed calls."""
+        return 0 if self._guard is None else self._guard.failed
+
+    @property
+    def last_failure(self) -> str:
+        """The last failed call, as text for messages; empty without any."""
+        return "" if self._guard is None else self._guard.last
 
     def _opened_buffer(self) -> EventTimeBuffer | None:
         """Return the buffer of records that wait for their time; None if the order is that of
@@ -115,6 +144,9 @@ class ShardTask:
 
     def broadcast(self, number: int, records: Sequence[Any]) -> None:
         """Handle broadcast records. Call it before `run`.
+
+        A handler that fails ends the epoch, whatever the function declares for its records: all
+        shards would report the same failure.
 
         Parameters:
             number: of the broadcast input.
@@ -181,8 +213,12 @@ class ShardTask:
             inputs: enters the key of an input when the input is taken.
             current: returns the input that was taken last, for messages.
         """
-        # From here on, statekit runs no line of Python per record.
-        emitted = self._copied(chain.from_iterable(_calls(self._call, self._arguments, inputs)))
+        bound = self._call, self._arguments
+        if self._guard is None:
+            # From here on, statekit runs no line of Python per record.
+            emitted = self._copied(chain.from_iterable(_calls(*bound, inputs)))
+        else:
+            emitted = chain.from_iterable(self._guard.call_each(bound, inputs))
         try:
             yield from self._lists(emitted)
         except BaseException as error:
@@ -333,6 +369,9 @@ class ShardTask:
         """
         call, arguments = bound
         try:
+            if self._guard is not None and not self.shard_scope.broadcasting:
+                yield from self._guard.call(kind, handled, bound)
+                return
             emitted = call(handled, *arguments)
             if emitted is not None:
                 yield from self._copied(emitted)

@@ -47,6 +47,7 @@ from statekit.spark.frames.plan import (
     Slot,
     UnionFrames,
     late_records,
+    outputs_and_errors,
     outputs_of_chain,
     reader_of,
     slots_of,
@@ -377,6 +378,7 @@ class EpochRunner:
         if is_only:
             df = df.repartition(1)
         rows = df.mapInArrow(step, RECEIPTS).collect()
+        self._coordinator.check_failed(self._reports.of(self._reporter))
         return receipts_of((row.part, row.receipt) for row in rows)
 
     def _late(self, chained: Chain, streams: EpochStreams) -> DataFrame:
@@ -436,6 +438,7 @@ class EpochRunner:
             for frame in self._shared_inputs(inputs):
                 streams.persist(frame)
             run_all(list(self._actions(streams)))
+            self._coordinator.check_failed(self._reports.of(self._reporter))
             beside: list[Action] = []
             alone: list[Action] = []
             for sink in job.sinks:
@@ -468,13 +471,15 @@ class EpochRunner:
         job = self._coordinator.job
         for each in self._passes:
             frame = self._frame(each, streams)
-            if any(job.reads_of(chain.output) for chain in each.chains):
+            if any(chain.emits_errors or job.reads_of(chain.output) for chain in each.chains):
                 frame = streams.persist(frame)
             for number, chained in enumerate(each.chains):
                 if job.wants_late(chained.first):
                     streams[chained.first.late] = self._late(chained, streams)
-                is_alone = len(each.chains) == 1
-                streams[chained.output] = frame if is_alone else outputs_of_chain(number, frame)
+                own = frame if len(each.chains) == 1 else outputs_of_chain(number, frame)
+                if chained.emits_errors:
+                    own, streams[chained.last.errors] = outputs_and_errors(own)
+                streams[chained.output] = own
             after = frozenset(passes_before(job, each, self._passes))
             yield Action(each, partial(compute, frame), after)
 
@@ -510,8 +515,14 @@ def _reads_once(target: Target) -> bool:
 
 
 def _is_single_read(job: Job, outputs: Mapping[str, Target]) -> bool:
-    """Return whether every stream is read once, and the only sink reads its stream once."""
+    """Return whether every stream is read once, and the only sink reads its stream once.
+
+    Not if a sink would have written outputs before the failed records of all shards are counted.
+    """
     if len(job.sinks) != 1 or not _reads_once(outputs[job.sinks[0].name]):
+        return False
+    may_end = any(each.declared.errors.max_errors is not None for each in job.operators)
+    if may_end and not isinstance(outputs[job.sinks[0].name], Sink):
         return False
     streams = [source.name for source in job.sources] + [op.name for op in job.operators]
     streams += [transform.name for transform in job.transforms]

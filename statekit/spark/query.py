@@ -481,6 +481,7 @@ def _progress(
         seconds=seconds,
         processing_time=instant(manifest.processing_time_us),
         late=sum(operator.late for operator in operators.values()),
+        failed=sum(operator.failed for operator in operators.values()),
         watermarks={
             name: instant(operator.watermark_us)
             for name, operator in operators.items()

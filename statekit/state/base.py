@@ -45,6 +45,7 @@ from statekit.state.key_scope import KeyScope
 from statekit.state.options import TTL, Aggregate, Redistribute, Reduce
 from statekit.state.row_versions import Hook, generation_codec
 from statekit.state.ttl import Expiry
+from statekit.state.undo_log import UndoLog
 from statekit.timestamp import instant
 from statekit.watermark import END
 
@@ -143,6 +144,8 @@ class State:
     """The roles of the types in brackets: "key" of map keys, "input" of the argument of `add`."""
     options: ClassVar[tuple[type, ...]] = (PickleCodec, TTL)
     """The classes of the options that its annotation may have."""
+    noted: ClassVar[tuple[str, ...]] = ("rows_added", "bytes_added", "_cleared")
+    """Attributes that a call of the user's function may replace."""
     required_option: ClassVar[str] = ""
     """An example of the option that the annotation must have; empty if there is none."""
 
@@ -181,6 +184,12 @@ class State:
             self.expiry = Expiry(spec.name, spec.ttl, scope)
         if spec.ttl is not None and spec.ttl.clock == "event":
             scope.clocks.expiring.append(self._expire)
+
+    def take_undo_log(self, undo: UndoLog) -> None:
+        """Have changes of failed calls taken back. Call it before the first change."""
+        undo.note_attributes(self, self.noted)
+        if self.expiry is not None:
+            undo.note_attributes(self.expiry, ("indexed", "wake_us"))
 
     @property
     def complete_since(self) -> dt.datetime | None:
@@ -317,7 +326,12 @@ class ManyRowState(State):
             self._spill()
 
     def _spill(self) -> None:
-        """Write pending rows to the backend in the middle of a scope."""
+        """Write pending rows to the backend in the middle of a scope. If the call may be taken
+        back, they are written after it.
+        """
+        undo = self._scope.undo
+        if undo is not None and undo.defers(self._spill):
+            return
         self._flush()
         self._scope.spill()
         self._cleared = None

@@ -16,6 +16,7 @@ from statekit.checkpoint.job_file import StateRecord
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.keygroup import pack_group
 from statekit.shown import shown
+from statekit.state.undo_log import UndoLog
 from statekit.watermark import BEGINNING, END
 
 Spill = Callable[[], None]
@@ -105,6 +106,7 @@ class KeyScope:
         next_keys: predicts the prefixes of the keys after a given one.
         broadcasting: whether a record of a broadcast input is being handled.
         input: the name of the input of the current record; None if there is none.
+        undo: takes back the changes of a failed call; None if a failed call ends the epoch.
     """
 
     operator: str
@@ -122,6 +124,7 @@ class KeyScope:
     next_keys: NextKeys = lambda key: ()
     broadcasting: bool = False
     input: str | None = None
+    undo: UndoLog | None = None
 
     @classmethod
     def of_keys(cls, plan: ShardPlan, batch: Batch, spill: Spill) -> KeyScope:
@@ -149,6 +152,12 @@ class KeyScope:
             migrated=plan.migrated,
             shard=plan.shard,
         )
+
+    def take_undo_log(self, undo: UndoLog) -> None:
+        """Have changes of failed calls taken back. Call it before a state is bound."""
+        self.undo = undo
+        undo.note_batch(self.batch)
+        undo.note_list(self.gathered)
 
     def at_key(self, prefix: bytes, key: Any) -> None:
         """Set the key for an error message."""

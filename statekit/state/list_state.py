@@ -16,6 +16,7 @@ from statekit.state import base
 from statekit.state.base import ABSENT, ManyRowState, StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.ttl import Expiry
+from statekit.state.undo_log import UndoDict, UndoLog
 
 T = TypeVar("T")
 
@@ -46,6 +47,7 @@ class ListState(ManyRowState, Sequence[T]):
     )
 
     kind = STATE_KINDS["list"]
+    noted = (*ManyRowState.noted, "_at", "_first", "_pending_bytes")
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)
@@ -63,6 +65,18 @@ class ListState(ManyRowState, Sequence[T]):
         # it only grows, so positions within one key are in order of appending.
         self._appended = 0
         self._position = scope.epoch.to_bytes(6, "big")
+
+    def take_undo_log(self, undo: UndoLog) -> None:
+        super().take_undo_log(undo)
+        undo.note(self._note_pending, self._restore_pending)
+        self._again = UndoDict(undo)
+
+    def _note_pending(self) -> tuple[list[bytes], list[bytes], list[int], int]:
+        return self._pending, self._prefixes, self._times, len(self._pending)
+
+    def _restore_pending(self, noted: tuple[list[bytes], list[bytes], list[int], int]) -> None:
+        self._pending, self._prefixes, self._times, count = noted
+        del self._pending[count:], self._prefixes[count:], self._times[count:]
 
     def append(self, value: T) -> None:
         """Add one element at the end.
@@ -248,7 +262,7 @@ class ListState(ManyRowState, Sequence[T]):
         places = range(self._first, len(self._pending))
         if reverse:
             places = places[::-1]
-        return _refreshed(self._pending, self._times, places, expiry)
+        return _refreshed(self._pending, self._times, places, expiry, self._scope.undo)
 
     def _flush(self) -> None:
         if self._pending:
@@ -256,7 +270,7 @@ class ListState(ManyRowState, Sequence[T]):
         self._pending = []
         self._prefixes = []
         self._times = []
-        self._again = {}
+        self._again.clear()
         self._pending_bytes = 0
         self._at = None
 
@@ -303,18 +317,20 @@ class ListState(ManyRowState, Sequence[T]):
             return
         first = self._first
         self._pending_bytes -= sum(map(len, self._pending[first:]))
-        del self._prefixes[first:]
-        if self.expiry is None:
-            del self._pending[first:]
-        else:  # who iterates keeps the lists as they were
+        if self.expiry is None and self._scope.undo is None:
+            del self._prefixes[first:], self._pending[first:]
+        else:  # an iterator keeps the lists as they were, and a failed call gets them back
+            self._prefixes = self._prefixes[:first]
             self._pending, self._times = self._pending[:first], self._times[:first]
 
 
 def _refreshed(
-    rows: list[bytes], times: list[int], places: range, expiry: Expiry
+    rows: list[bytes], times: list[int], places: range, expiry: Expiry, undo: UndoLog | None
 ) -> Iterator[bytes]:
     """Yield elements at some positions. Restart the TTL of each when it is read."""
     for place in places:
         if not expiry.is_over(times[place]):
+            if undo is not None:
+                undo.add(times.__setitem__, place, times[place])
             times[place] = expiry.stamp(times[place])
             yield rows[place]

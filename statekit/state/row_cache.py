@@ -17,6 +17,7 @@ from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.state.base import ABSENT, State, StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.ttl import Expiry
+from statekit.state.undo_log import UndoDict, UndoLog
 
 UNKNOWN: Any = object()
 """The cached value of a row that was not looked up yet."""
@@ -54,6 +55,8 @@ class RowCache(State):
         "_written",
     )
 
+    noted = (*State.noted, "_known_bytes", "_has_removed")
+
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)
         self._read, self._read_all, _ = self._reader(backend)
@@ -65,10 +68,28 @@ class RowCache(State):
         self._sizes: dict[bytes, int] = {}
         self._indexed: dict[bytes, int] = {}
         self._written: dict[bytes, int] = {}
-        self._dropped: set[bytes] = set()
+        self._dropped: dict[bytes, bool] = {}
         self._refreshes = self.expiry is not None and self.expiry.refreshes
         self._known_bytes = 0
         self._has_removed = False
+
+    def take_undo_log(self, undo: UndoLog) -> None:
+        super().take_undo_log(undo)
+        self._known, self._changed, self._sizes = UndoDict(undo), UndoDict(undo), UndoDict(undo)
+        self._indexed, self._written = UndoDict(undo), UndoDict(undo)
+        self._dropped = UndoDict(undo)
+        if self._immutable:
+            self._exact = self._is_storable  # else a value may fail when it is flushed
+
+    def _is_storable(self, value: Any) -> bool:
+        """Return whether a value is its own stored form, and can be encoded."""
+        if not self._codec.exact(value):
+            return False
+        try:
+            self._encode(value)
+        except StateTypeError:
+            return False
+        return True
 
     # ----------------------------------------------------------------------------------- reading
 
@@ -132,7 +153,7 @@ class RowCache(State):
         self._has_removed = True
         if self.expiry is not None:
             self._written.pop(row_key, None)
-            self._dropped.add(row_key)
+            self._dropped[row_key] = True
 
     def _note_read(self, row_key: bytes) -> None:
         """Restart the TTL of a row that was read."""

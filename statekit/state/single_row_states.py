@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import compress
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -16,6 +17,7 @@ from statekit.state.key_scope import KeyScope
 from statekit.state.options import TTL, Aggregate, Default, Reduce
 from statekit.state.row_cache import UNKNOWN, RowCache
 from statekit.state.ttl import Expiry
+from statekit.state.undo_log import UndoLog
 
 T = TypeVar("T")
 In = TypeVar("In")
@@ -124,6 +126,10 @@ class _Accumulating(SingleRowState):
         # Where an `add` failed half-way, and what there is to say about it.
         self._spoiled: dict[bytes, str] = {}
 
+    def _keeping(self, add: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Return a function that adds to a copy of the value, if it is mutable."""
+        return add if self._immutable else lambda value, added: add(self._copy(value), added)
+
     def _copy(self, value: Any) -> Any:
         """Return a deep copy if the value is mutable."""
         return value if self._immutable else self._decode(self._encode(value))
@@ -218,8 +224,8 @@ class _Accumulating(SingleRowState):
         The user's `add` may have changed a mutable value halfway before it failed, and there is no
         earlier value to restore.
         """
-        if self._immutable or before is ABSENT:
-            return
+        if self._immutable or before is ABSENT or self._scope.undo is not None:
+            return  # with an undo log, it was a copy that changed
         prefix = self._scope.prefix
         self._spoiled[prefix] = (
             f"{self._where()} was left half changed by an add that failed before: let that error "
@@ -256,6 +262,10 @@ class ReducingState(_Accumulating, Generic[T]):
         assert spec.reduce is not None
         self._combine = spec.reduce.combine
         self._counts = spec.reduce.known == "count"
+
+    def take_undo_log(self, undo: UndoLog) -> None:
+        super().take_undo_log(undo)
+        self._combine = self._keeping(self._combine)
 
     def add(self, value: T) -> None:
         """Combine the value of this key with `value`.
@@ -314,6 +324,10 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
         self._added = spec.added
         # A mutable accumulator may keep parts of the added value.
         self._copies_added = not (self._immutable or spec.added.immutable)
+
+    def take_undo_log(self, undo: UndoLog) -> None:
+        super().take_undo_log(undo)
+        self._aggregate = replace(self._aggregate, add=self._keeping(self._aggregate.add))
 
     def add(self, value: In) -> None:
         """Add `value` to the accumulator of this key.

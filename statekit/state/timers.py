@@ -31,6 +31,7 @@ from statekit.keygroup import group_of_row
 from statekit.shown import shown, shown_text, type_name
 from statekit.state import base
 from statekit.state.key_scope import KeyScope
+from statekit.state.undo_log import UndoDict, UndoLog
 from statekit.timestamp import (
     MAX_MICROS,
     datetime_to_micros,
@@ -160,6 +161,11 @@ class Timers:
         self._wake: dict[bytes, bytes] = {}
         self._rows_added = 0
         self._bytes_added = 0
+
+    def take_undo_log(self, undo: UndoLog) -> None:
+        """Have changes of failed calls taken back. Call it before the first change."""
+        self._changed, self._wake = UndoDict(undo), UndoDict(undo)
+        undo.note_attributes(self, ("_rows_added", "_bytes_added"))
 
     def set(self, at: dt.datetime, name: str = "default", clock: Clock = "event") -> None:
         """Set a timer. If the time has passed, the timer fires in this epoch.
@@ -326,9 +332,16 @@ class Timers:
         else:
             self._changed[row] = is_set
         if len(self._stored) + len(self._changed) >= base.PENDING_ROWS_MAX:
-            self._put_changes()
-            self._scope.spill()
-            self._spills += 1
+            self._spill()
+
+    def _spill(self) -> None:
+        """Write changes to the backend; after the call, if it may have to be taken back."""
+        undo = self._scope.undo
+        if undo is not None and undo.defers(self._spill):
+            return
+        self._put_changes()
+        self._scope.spill()
+        self._spills += 1
 
     def _rows(self, tag: bytes) -> Sequence[_Row]:
         """Return the timers of one clock, stored and pending, in order of time."""
@@ -372,7 +385,7 @@ class Timers:
             else:
                 batch.delete(TIMERS, here)
                 batch.delete(DUE, due)
-        self._changed = {}
+        self._changed.clear()
         self._stored = {}
         self._of_clock = {}
 

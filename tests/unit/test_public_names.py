@@ -35,6 +35,7 @@ PUBLIC = [
     "Decimals",
     "Default",
     "EpochChanges",
+    "FailedRecord",
     "Feed",
     "FencedError",
     "FieldAggregate",

@@ -81,7 +81,8 @@ class SavepointOperator(Record):
     """An operator in a savepoint.
 
     Parameters:
-        watermark_us, largest_event_us, largest_by_input, late_so_far: as in a manifest.
+        watermark_us, largest_event_us, largest_by_input, late_so_far, failed_so_far: as in a
+            manifest.
         states: by name, with those of timers and buffered records.
     """
 
@@ -89,6 +90,7 @@ class SavepointOperator(Record):
     largest_event_us: int | None
     largest_by_input: dict[StoredText, int] = Field(default={})
     late_so_far: Count
+    failed_so_far: Count = 0
     states: dict[StoredName, StateContents]
 
 

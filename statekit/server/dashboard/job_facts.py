@@ -148,7 +148,7 @@ class JobFacts:
         found: dict[str, int] = {}
         for own in epoch["operators"].values():
             for stream, records in own["records_by_input"].items():
-                if stream not in names and not stream.endswith(".late"):
+                if stream not in names and not stream.endswith((".late", ".errors")):
                     found[stream] = max(found.get(stream, 0), records)
         return sum(found.values())
 
@@ -161,7 +161,7 @@ class JobFacts:
         records = sum(self.records[-_RATE_EPOCHS:][1:])
         last = recent[-1] if recent else None
         took = None if last is None else _committed(last) - _began(last)
-        late = sum(_sum(epoch, "late") for epoch in recent)
+        late, failed = (sum(_sum(epoch, field) for epoch in recent) for field in ("late", "failed"))
         return [
             ("epoch", count(self.view.epoch), False),
             ("began", f"{duration(self.lag_s)} ago", self.quiet_s is not None),
@@ -171,6 +171,7 @@ class JobFacts:
             ("rows of state and timers", count(self.rows), False),
             ("bytes of state and timers", size(self.bytes), False),
             (f"late, last {len(recent)} epochs", count(late), False),
+            *([(f"failed, last {len(recent)} epochs", count(failed), True)] if failed else []),
         ]
 
     def charts(self) -> list[Chart]:
@@ -199,6 +200,7 @@ class JobFacts:
         ) -> list[Chart]:
             return [chart(title, began, shown, unit)] if shown else []
 
+        failed = [_sum(each, "failed") for each in self.epochs]
         lag = lines(lambda own, at: _lag(own, at))
         is_lag = all(each is None or abs(each) < _LAG_MAX_S for _, own in lag for each in own)
         marks = over_time("Watermark lag", lag, "seconds")
@@ -210,13 +212,21 @@ class JobFacts:
             *marks,
             *over_time(f"Bytes written{by}", lines(lambda own, _: own["bytes_written"]), "bytes"),
             *over_time("Late records", [("late", [_sum(each, "late") for each in self.epochs])]),
+            *over_time("Failed records", [("failed", failed)] if any(failed) else []),
             *over_time(f"Bytes of state{by}", lines(lambda own, _: own["bytes"]), "bytes"),
         ]
 
     def flow(self, operator: str) -> Chart:
         """Return the chart of the records of an operator."""
-        fields = (("in", "records_in"), ("out", "records_out"), ("late", "late"))
+        fields = (
+            ("in", "records_in"),
+            ("out", "records_out"),
+            ("late", "late"),
+            ("failed", "failed"),
+        )
         shown = [(name, self.of(operator, field)) for name, field in fields]
+        if not any(shown[-1][1]):
+            shown.pop()
         return chart("Records in and out", [_began(each) for each in self.epochs], shown)
 
     def growth(self, operator: str, state: str) -> list[Chart]:

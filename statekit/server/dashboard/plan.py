@@ -25,7 +25,7 @@ class _Stream(NamedTuple):
     Parameters:
         name: of the stream.
         start, end: names of the nodes.
-        is_dashed: True for late records and for a broadcast.
+        is_dashed: True for late records, failed records and a broadcast.
         is_broadcast: True if every shard gets all of its records.
     """
 
@@ -133,7 +133,7 @@ def _streams(operators: Sequence[Mapping[str, Any]]) -> list[_Stream]:
     found = []
     for each in operators:
         for stream in [*each["inputs"], *each["broadcasts"]]:
-            owner = stream.removesuffix(".late")
+            owner = stream.removesuffix(".late").removesuffix(".errors")
             is_inner = owner in names and owner != each["operator"]
             is_broadcast = stream in each["broadcasts"]
             is_dashed = is_broadcast or (is_inner and owner != stream)

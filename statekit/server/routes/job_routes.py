@@ -106,6 +106,7 @@ def _epoch(
             "records_out": of.records_out,
             "records_by_input": of.records_by_input,
             "late": of.late,
+            "failed": of.failed,
             "bytes_written": of.bytes_written,
             "watermark": _time(of.watermark_us),
             "rows": sum(of.rows.get(state, 0) for state in states),

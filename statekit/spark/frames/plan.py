@@ -34,7 +34,14 @@ from statekit.spark.worker.rows import (
     input_types,
     row_of,
 )
-from statekit.spark.worker.shards import LateStep, ShardStep, chain_column, pass_schema
+from statekit.spark.worker.shards import (
+    ERRORS,
+    OUTPUTS,
+    LateStep,
+    ShardStep,
+    chain_column,
+    pass_schema,
+)
 
 
 def check_input(df: DataFrame, source: Input, job: Job) -> None:
@@ -199,8 +206,7 @@ class ShardFrames:
         self._shards = options.shards
         self._shard_of_row = _shard_of_row(options.shards, options.groups)
         self._tasks_of_row: dict[int, Column] = {}  # by the number of tasks
-        output_types = [chained.output_type for chained in options.each.chains]
-        self._schema = from_arrow_schema(pass_schema(output_types))
+        self._schema = from_arrow_schema(pass_schema(options.each.chains))
 
     def run(self, rows: Sequence[DataFrame], step: ShardStep, route: Route) -> DataFrame:
         """Return the outputs over the rows of some frames."""
@@ -393,8 +399,17 @@ def _group_and_key(df: DataFrame, options: PassOptions) -> list[Column]:
 
 def outputs_of_chain(number: int, df: DataFrame) -> DataFrame:
     """Return the outputs of one chain, from the outputs of a pass with several chains."""
-    own = chain_column(number)
-    return df.where(F.col(own).isNotNull()).select(f"{own}.*")
+    return _structs_of(chain_column(number), df)
+
+
+def outputs_and_errors(df: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Return the outputs and the failed records of a chain that emits both."""
+    return _structs_of(OUTPUTS, df), _structs_of(ERRORS, df)
+
+
+def _structs_of(column: str, df: DataFrame) -> DataFrame:
+    """Return the structs of a column as rows."""
+    return df.where(F.col(column).isNotNull()).select(f"{column}.*")
 
 
 def late_records(

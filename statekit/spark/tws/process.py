@@ -23,6 +23,7 @@ from pyspark.sql.streaming import stateful_processor as spark
 
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
+from statekit.functions.failed_record import FAILS
 from statekit.functions.process import NOTHING_RENAMED, EpochWatermarks, Process, Traits
 from statekit.functions.signature import Signature
 from statekit.keygroup import key_fields
@@ -389,7 +390,7 @@ def process_calling(
     )
     times = calls.event_time, calls.lateness_us, False, ()
     columns = renamed_columns(calls.key, renamed)
-    return of(calls, calls.key.columns, hints, *times, None, columns, traits)
+    return of(calls, calls.key.columns, hints, *times, None, columns, FAILS, traits)
 
 
 _STATES: dict[Kind, Any] = {"value": ValueState, "list": ListState, "map": MapState}

@@ -17,8 +17,9 @@ from statekit.checkpoint.manifest import IdleShards, ShardPlan, ShardPlans, Shar
 from statekit.checkpoint.repository import Repository
 from statekit.clock import cpu_us
 from statekit.errors import StrayKeyError
+from statekit.functions.failed_record import FailedRecord
 from statekit.job.chaining import Chain
-from statekit.job.plan import Transform, applied
+from statekit.job.plan import FAILED_RECORDS, RESERVED, Transform, applied
 from statekit.recording.recorder import Recorder
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_union import AnyOutput
@@ -56,6 +57,12 @@ from statekit.working_copy.copies import DiskCopies
 # Rows have at least one column: this one for operators that emit nothing.
 _NOTHING = pa.field("__statekit_nothing", pa.bool_())
 
+OUTPUTS = f"{RESERVED}_outputs"
+"""The column of outputs, if failed records are consumed, too."""
+
+ERRORS = f"{RESERVED}_errors"
+"""The column of failed records."""
+
 # Rows and bytes of a batch of outputs that goes to Spark.
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 1024 * 1024
@@ -72,11 +79,22 @@ def chain_column(number: int) -> str:
     return f"__statekit_branch_{number}"
 
 
-def pass_schema(output_types: Sequence[AnyOutput | None]) -> pa.Schema:
+def _chain_schema(chained: Chain) -> pa.Schema:
+    """Return the schema of a chain: the columns of its outputs, or a struct column with these, and
+    one with its failed records.
+    """
+    own = output_schema(chained.output_type)
+    if not chained.emits_errors:
+        return own
+    parts = {OUTPUTS: own, ERRORS: output_schema(FAILED_RECORDS)}
+    return pa.schema([pa.field(name, pa.struct(list(part))) for name, part in parts.items()])
+
+
+def pass_schema(chains: Sequence[Chain]) -> pa.Schema:
     """Return the schema of a pass: the columns of its only chain, or one struct column per
     chain.
     """
-    schemas = list(map(output_schema, output_types))
+    schemas = list(map(_chain_schema, chains))
     if len(schemas) == 1:
         return schemas[0]
     return pa.schema(
@@ -84,8 +102,8 @@ def pass_schema(output_types: Sequence[AnyOutput | None]) -> pa.Schema:
     )
 
 
-def _outputs_of_chain(outputs: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return outputs of a chain in the columns of its pass."""
+def _in_column(outputs: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return outputs as structs in one of the columns of a schema."""
     own = pa.StructArray.from_arrays(outputs.columns, fields=list(schema.field(number).type))
     columns = [own if n == number else pa.nulls(len(own), of.type) for n, of in enumerate(schema)]
     return pa.record_batch(columns, schema=schema)
@@ -186,11 +204,11 @@ class ShardStep:
         if len(chains) == 1:
             yield from self._chain(chains[0], shard, rows, copies, idle)
             return
-        schema = pass_schema([chained.output_type for chained in chains])
+        schema = pass_schema(chains)
         with ReplayedRows(rows, directory) as replayed:
             for number, chained in enumerate(chains):
                 for outputs in self._chain(chained, shard, iter(replayed), copies, idle):
-                    yield _outputs_of_chain(outputs, number, schema)
+                    yield _in_column(outputs, number, schema)
 
     def _chain(
         self, chained: Chain, shard: int, batches: Batches, copies: DiskCopies, idle: _Idle
@@ -200,6 +218,7 @@ class ShardStep:
         running: list[Generator[list[Any], None, None]] = []
         spent_us = [0] * len(chained.operators)
         before: AnyProcess | None = None
+        failed: list[FailedRecord] = []
         try:
             for operator, transforms in zip(chained.operators, chained.transforms, strict=True):
                 process, plans = operator.declared, self.plans[operator.name]
@@ -214,13 +233,13 @@ class ShardStep:
                     keyed = self._keyed(passed, before.name, transforms, process, plan)
                     given = ShardInput((), keyed)
                 given.record(self.recorder, process, plan, len(plans))
-                run = run_shard(process, plan, given, repository, copies)
+                is_last = operator is chained.last
+                collect = failed.append if is_last and chained.emits_errors else None
+                run = run_shard(process, plan, given, repository, copies, collect)
                 running.append(_timed(reporting(run, reports), spent_us, len(running)))
                 before = process
             emitted = _transformed(running[-1], process, chained.after, plan.epoch)
-            output_type = chained.output_type
-            schema = output_schema(output_type)
-            batches_out = (_output_batch(output_type, schema, some) for some in emitted)
+            batches_out = _batches_out(chained, emitted, failed)
             # Large batches, as each that crosses over to Spark takes time of its own.
             for group in rebatched(batches_out, rows=_BATCH_ROWS, size=_BATCH_BYTES):
                 yield from pa.Table.from_batches(group).combine_chunks().to_batches()
@@ -286,6 +305,27 @@ class ShardStep:
                 groups = list(_groups_in_shard(builder, keys, records, sender, plan))
             batch = builder.batch(keys, groups, records)
             yield batch.in_columns() if process.traits.takes_columns else batch
+
+
+def _batches_out(
+    chained: Chain, emitted: Iterable[list[Any]], failed: list[FailedRecord]
+) -> Batches:
+    """Yield the outputs of a chain as columns, with its failed records if they are consumed.
+
+    Parameters:
+        failed: gets the failed records while outputs are taken.
+    """
+    output_type = chained.output_type
+    schema = output_schema(output_type)
+    if not chained.emits_errors:
+        yield from (_output_batch(output_type, schema, some) for some in emitted)
+        return
+    with_errors = _chain_schema(chained)
+    for some in emitted:
+        yield _in_column(_output_batch(output_type, schema, some), 0, with_errors)
+    if failed:
+        batch = _output_batch(FAILED_RECORDS, output_schema(FAILED_RECORDS), failed)
+        yield _in_column(batch, 1, with_errors)
 
 
 def _stored(outputs: Iterable[list[Any]], process: AnyProcess) -> Iterator[list[Any]]:

@@ -15,6 +15,7 @@ from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StateTypeError
+from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.plan import Operator
@@ -74,6 +75,7 @@ class Harness(JobDriver, Generic[U]):
     ) -> None:
         self.process = process = process_of(process, _DRIVES)
         self._late: list[Any] = []
+        self._errors: list[FailedRecord] = []
         job = job_of(process, key_groups)
         super().__init__(
             job, parallelism, backend, checkpoint, allow_dropped_state=allow_dropped_state
@@ -140,12 +142,20 @@ class Harness(JobDriver, Generic[U]):
 
     def _outputs(self, emitted: dict[str, list[Any]]) -> list[U]:
         self._late += emitted.get("late", [])
+        self._errors += emitted.get("errors", [])
         return emitted["outputs"]
 
     @property
     def late(self) -> list[Any]:
         """The late records so far, in order."""
         return self._late[:]
+
+    @property
+    def errors(self) -> list[FailedRecord]:
+        """The records and timers for which the function failed so far, in order; none unless it is
+        declared with `on_error="collect"`.
+        """
+        return self._errors[:]
 
     def timers(self, key: Any) -> Sequence[Timer]:
         """Return the timers of a key after the last epoch, soonest first."""
@@ -195,7 +205,7 @@ class Harness(JobDriver, Generic[U]):
 
 def job_of(process: Process[Any, Any, Any], key_groups: int | None = None) -> Job:
     """Return a job of one operator, with the sources `records` and perhaps `broadcast`, and the
-    sinks `outputs` and perhaps `late`.
+    sinks `outputs` and perhaps `late` and `errors`.
     """
     job = Job(process.name, key_groups=key_groups)
     records = _source(job, process, "records", process.record_type)
@@ -207,6 +217,8 @@ def job_of(process: Process[Any, Any, Any], key_groups: int | None = None) -> Jo
     stream.sink("outputs")
     if process.event_time is not None:
         stream.late.sink("late")
+    if process.errors.on_error == "collect":
+        stream.errors.sink("errors")
     return job
 
 

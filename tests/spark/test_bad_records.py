@@ -97,10 +97,11 @@ def orders(batch: int) -> list[Order]:
 def test_failed_records_of_a_stream_are_those_of_one_process(runs: Runs) -> None:
     for batch in (0, 1):
         runs.feed("orders", [order._asdict() for order in orders(batch)])
-    job, rows = shop(), {}
+    job = shop()
+    rows: dict[str, list[tuple[Any, ...]]] = {}
 
     def collected(name: str) -> Any:
-        found: list[tuple[Any, ...]] = rows.setdefault(name, [])
+        found = rows.setdefault(name, [])
         return lambda df, epoch: found.extend(tuple(row) for row in df.collect())
 
     outputs = {sink.name: collected(sink.name) for sink in job.sinks}

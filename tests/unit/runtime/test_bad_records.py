@@ -74,14 +74,14 @@ def test_errors_feed_an_operator_and_a_sink(tmp_path: Path) -> None:
     job = sk.Job("shop")
     outputs = job.source("orders", Order).process(totals).sink("totals")
     outputs.errors.sink("bad")
-    outputs.errors.map(lambda failed: failed.message, into=str, name="texts").sink("texts")
+    texts = outputs.errors.map(lambda failed: failed.message, into=str, name="texts").sink("texts")
     outputs.errors.process(counted).sink("counted")
     orders = [Order("ann", -1), Order("bob", 3), Order("bob", -2)]
     run = job.run({"orders": orders}, checkpoint=tmp_path, parallelism=2)
     assert run["totals"] == [Total("bob", 3)]
-    assert sorted(run["texts"]) == ["-1 cents", "-2 cents"]
+    assert sorted(run[texts]) == ["-1 cents", "-2 cents"]
     assert run["counted"] == [("ValueError", 1), ("ValueError", 2)]
-    assert {each.key for each in run["bad"]} == {'"ann"', '"bob"'}
+    assert {each.key for each in run[outputs.errors]} == {'"ann"', '"bob"'}
     assert failed_so_far(Repository(tmp_path)) == 2
     assert "failed records of totals" in str(job)
 
@@ -179,7 +179,7 @@ def test_a_value_that_does_not_fit_its_state_is_an_error_of_the_record() -> None
 
 def test_a_record_that_the_function_changed_is_reported_as_it_arrived() -> None:
     @sk.process(key="customer", on_error="collect")
-    def changing(record: dict) -> None:
+    def changing(record: dict[str, Any]) -> None:
         record["cents"].append(5)
         raise ValueError
 

@@ -1,6 +1,6 @@
 """Typed state for Python stream processing on Spark."""
 
-from statekit import sinks
+from statekit import sinks, sources
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.retention import Retention
 from statekit.codec.digest import digest
@@ -129,5 +129,6 @@ __all__ = [
     "session",
     "sinks",
     "sliding",
+    "sources",
     "tumbling",
 ]

@@ -142,9 +142,13 @@ class Store:
         """Return the unsorted paths of all files below a folder of the checkpoint."""
         return (file.path for file in self.listed(under))
 
-    def listed(self, under: str) -> Iterator[Stored]:
-        """Yield all files below a folder with sizes and times."""
-        behind: str | None = None
+    def listed(self, under: str, behind: str | None = None) -> Iterator[Stored]:
+        """Yield all files below a folder with sizes and times.
+
+        Parameters:
+            behind: a path. Only the files after it are listed, by an object store at a cost
+                proportional to their number.
+        """
         while True:
             page = self._page(under, behind)
             yield from page.files
@@ -171,6 +175,14 @@ class Store:
             return self._asked("read", path, lambda: self._got(path)).data
         except FileNotFoundError:
             return None
+
+    def piece(self, path: str, start: int, size: int) -> bytes:
+        """Return bytes of a file.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        return self._asked("read", path, lambda: self._got(path, start, size)).data
 
     def _got(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
         """Return a complete piece of a file. A torn piece is an error, which causes another

@@ -5,7 +5,20 @@ A `Source` yields Arrow batches by offsets, in any runtime. May import `records`
 """
 
 from statekit.sources.decoding import BadRecord
+from statekit.sources.files import FileSource, arrow, csv, files, json_lines, parquet
 from statekit.sources.json_decoding import JsonDecoder
 from statekit.sources.source import Offset, Offsets, Source
 
-__all__ = ["BadRecord", "JsonDecoder", "Offset", "Offsets", "Source"]
+__all__ = [
+    "BadRecord",
+    "FileSource",
+    "JsonDecoder",
+    "Offset",
+    "Offsets",
+    "Source",
+    "arrow",
+    "csv",
+    "files",
+    "json_lines",
+    "parquet",
+]

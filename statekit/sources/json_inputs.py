@@ -187,16 +187,30 @@ class _Inputs:
 
     def of_name(self, annotation: Any) -> Convert:
         """Return the conversion of the names of an object, which are text, to keys."""
+        convert = self.of_text(annotation)
+        return lambda name: _hashable(convert(name))
+
+    def of_text(self, annotation: Any) -> Convert:
+        """Return the conversion of text, which is JSON if no text is a value of the type."""
         members, _, _ = peel(annotation)
         convert = self.of(annotation)
-        texts = {str, bytes, dt.date, dt.datetime, dt.timedelta, decimal.Decimal, uuid.UUID}
-        if not texts.isdisjoint(members) or any(_has_texts(member) for member in members):
+        if any(member in _TEXTS or _has_texts(member) for member in members):
             return convert
+        return lambda text: convert(text if text in NOT_FINITE else _DOCUMENTS.decode(text))
 
-        def of_name(name: str) -> Any:
-            return _hashable(convert(name if name in NOT_FINITE else _DOCUMENTS.decode(name)))
 
-        return of_name
+_TEXTS = (str, bytes, dt.date, dt.datetime, dt.timedelta, decimal.Decimal, uuid.UUID)
+
+
+def text_converter(annotation: Any) -> Convert:
+    """Return the conversion of text, such as a cell of CSV, for `RecordType.coerce`.
+
+    Text is JSON unless it can be a value of the type itself.
+
+    >>> text_converter(list[int])("[1,2]"), text_converter(str)("1")
+    ([1, 2], '1')
+    """
+    return _Inputs().of_text(annotation)
 
 
 def _has_texts(member: Any) -> bool:

@@ -86,6 +86,7 @@ PUBLIC = [
     "read",
     "session",
     "sinks",
+    "sources",
     "sliding",
     "tumbling",
 ]

@@ -9,8 +9,10 @@ from tests.support.places import ROOT
 
 PACKAGE = ROOT / "statekit"
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-BOTH_PUBLIC = {"session"}
-"""Windows of `sk.session` and `statekit.spark.session`: users know each by the module it is in."""
+BOTH_PUBLIC = {"session", "csv", "json_lines", "parquet"}
+"""Windows of `sk.session` and `statekit.spark.session`, `sk.sources.csv` and `sk.sinks.csv`: users
+know each by the module it is in.
+"""
 
 
 def modules_by_name() -> dict[str, set[str]]:

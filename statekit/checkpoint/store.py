@@ -142,12 +142,14 @@ class Store:
         """Return the unsorted paths of all files below a folder of the checkpoint."""
         return (file.path for file in self.listed(under))
 
-    def listed(self, under: str, behind: str | None = None) -> Iterator[Stored]:
-        """Yield all files below a folder with sizes and times.
+    def listed(self, under: str) -> Iterator[Stored]:
+        """Yield all files below a folder with sizes and times."""
+        return self.listed_behind(under, None)
 
-        Parameters:
-            behind: a path. Only the files after it are listed, by an object store at a cost
-                proportional to their number.
+    def listed_behind(self, under: str, behind: str | None) -> Iterator[Stored]:
+        """Yield the files below a folder whose paths sort after one; None for all files.
+
+        Object stores with sorted listings are asked for these files only.
         """
         while True:
             page = self._page(under, behind)

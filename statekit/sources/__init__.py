@@ -7,6 +7,8 @@ A `Source` yields Arrow batches by offsets, in any runtime. May import `records`
 from statekit.sources.decoding import BadRecord
 from statekit.sources.files import FileSource, arrow, csv, files, json_lines, parquet
 from statekit.sources.json_decoding import JsonDecoder
+from statekit.sources.rate import RateSource, rate
+from statekit.sources.socket_lines import SocketSource, socket
 from statekit.sources.source import Offset, Offsets, Source
 
 __all__ = [
@@ -15,10 +17,14 @@ __all__ = [
     "JsonDecoder",
     "Offset",
     "Offsets",
+    "RateSource",
+    "SocketSource",
     "Source",
     "arrow",
     "csv",
     "files",
     "json_lines",
     "parquet",
+    "rate",
+    "socket",
 ]

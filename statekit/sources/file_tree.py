@@ -126,7 +126,7 @@ class FileTree:
             behind = None if self.is_local else after or None
             found = (
                 file
-                for file in self._store.listed("", behind)
+                for file in self._store.listed_behind("", behind)
                 if matches(file.path) and not _is_left_out(file.path)
             )
             return sorted(map(SourceFile.of, found))

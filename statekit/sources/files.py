@@ -30,9 +30,12 @@ ALL = "all"
 """The name of the only partition."""
 
 _FILES_MAX = 1000
-"""The number of files that an epoch reads at most: its offset contains them."""
+"""The number of files of a stream that an epoch reads at most: its offset contains them."""
 
-_POLL_S, _POLL_REMOTE_S = 0.1, 1.0
+_KEPT_MAX = 1 << 20
+"""The number of records that are kept in memory from `latest` to `read`."""
+
+_POLL_S, _POLL_REMOTE_S = 0.02, 1.0
 _LISTING_SHARE = 10
 """A listing is used for this many times as long as it took."""
 
@@ -108,7 +111,8 @@ class FileSource(Source):
             if epoch.end != offset or left <= 0 or self.static:
                 break
             sleep_s(min(pause, left))
-        self._planned = epoch if self._reads_here and epoch.end != offset else None
+        is_kept = self._reads_here and limit <= _KEPT_MAX and epoch.end != offset
+        self._planned = epoch if is_kept else None
         return {ALL: epoch.end}
 
     def read(self, partition: str, start: Offset | None, end: Offset) -> Iterator[pa.RecordBatch]:
@@ -142,26 +146,29 @@ class FileSource(Source):
         taken: list[SourceFile] = []
         batches: list[pa.RecordBatch] = []
         count, at = 0, None
+        keeps = self._reads_here and limit <= _KEPT_MAX
+        files_max = None if self.static else _FILES_MAX  # a table is read in one epoch
         for file, begin, is_last in self._pending(start):
-            if count >= limit or len(taken) == _FILES_MAX:
+            if count >= limit or len(taken) == files_max:
                 break
             reading = self._opened(file, begin, only_complete=is_last and self.tail)
-            more = reading.take(limit - count)
-            count += sum(batch.num_rows for batch in more)
-            batches += more if self._reads_here else []
+            for batch in reading.take(limit - count):
+                count += batch.num_rows
+                if keeps:
+                    batches.append(batch)
             taken.append(file)
             is_complete = reading.is_complete and not (is_last and self.tail)
             at = None if is_complete else reading.at
             if is_complete:
                 self._check_unchanged(file)
-            if is_complete or self.tail or not self._reads_here:
+            if is_complete or self.tail or not keeps:
                 reading.close()
                 self._reading = None
             else:
                 self._reading = reading
             if at is not None:
                 break
-        is_further = count > 0 or len(taken) == _FILES_MAX  # empty files are read with the next one
+        is_further = count > 0 or len(taken) == files_max  # empty files are read with the next one
         end = start.after(taken, at, self._look_back_us) if is_further else start
         return _Epoch(start.to_json(), end.to_json(), batches, count)
 
@@ -409,19 +416,17 @@ class _Reading:
             opened = self._opened.enter_context(source._tree.open(file))
             self._rows = READERS[source.format](opened, file.path, at, only_complete)
 
-    def take(self, limit: int) -> list[pa.RecordBatch]:
-        """Return the next rows, up to a number of them."""
-        batches = []
+    def take(self, limit: int) -> Iterator[pa.RecordBatch]:
+        """Yield the next rows, up to a number of them."""
         while not self.is_complete:
             rows = self._next()
             if rows is None or limit == 0:
                 self._left = rows
                 break
             first, self._left = rows.first(limit), rows.after(limit)
-            batches.append(of_file(first.batch, self.file.path))
             limit -= first.batch.num_rows
             self.at = int(first.ends[-1])
-        return batches
+            yield of_file(first.batch, self.file.path)
 
     def until(self, stop: int | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows before a position, or all rows."""

@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from tests.support.collection import Collection
 from tests.support.distribution import Scopes, scope_of
 from tests.support.durations import LONG_S, Durations, Measured
 from tests.support.effort import SOAK
+from tests.support.places import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,9 +72,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Collection())
+    config.pluginmanager.register(Collection(_in_run(config.option.markexpr)))
     if config.getoption("--store-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Measured())
+
+
+def _in_run(marks: str) -> Callable[[Path], bool]:
+    """Return a function that returns whether a file may have tests of a run: to import all of them
+    takes longer than most tests.
+
+    Parameters:
+        marks: the marks that select the tests of the run, as for `pytest -m`.
+    """
+    match marks:
+        case "slow":
+            return _may_be_slow
+        case "not slow":
+            return lambda file: not _name_of(file).startswith(SLOW)
+        case _:
+            return lambda _: True
+
+
+def _may_be_slow(file: Path) -> bool:
+    name = _name_of(file)
+    is_long = name.startswith(SLOW) or Durations.stored().has_long(name)
+    return is_long or "mark.slow" in file.read_text()
+
+
+def _name_of(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix() if file.is_relative_to(ROOT) else ""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -90,8 +117,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: _place(item, of_scopes[scope_of(item.nodeid)]))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scopes:
-    return Scopes(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scopes | None:
+    return Scopes(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 def _leave_to_soak(config: pytest.Config, items: list[pytest.Item], durations: Durations) -> None:

@@ -118,18 +118,19 @@ class _Run:
             found = {
                 h.executor for h in self.handled() if (h.operator, h.epoch) == (operator, epoch)
             }
-            found &= set(self._cluster.executors())
+            if len(found) > 1:  # all processes of the machine are searched for executors
+                found &= set(self._cluster.executors())
             if len(found) == 2:
                 return found
             assert self._driver.is_alive, self.said()
             assert time.monotonic() < until, self.said()
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     def left(self) -> dict[Path, set[str]]:
         """Working copies that Spark does not remove behind the application, which takes a while."""
         until = time.monotonic() + PATIENCE_S
         while (found := self._cluster.working_copies()) and time.monotonic() < until:
-            time.sleep(0.05)
+            time.sleep(0.2)
         return found
 
     def kill_one_of_two(self, operator: str, epoch: int) -> int:

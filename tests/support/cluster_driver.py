@@ -105,6 +105,7 @@ def wait_for(path: Path) -> None:
 
 OPTIONS = {
     "spark.pyspark.python": sys.executable,
+    "spark.python.daemon.module": "statekit.spark.worker_daemon",  # imports once per executor
     "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED),

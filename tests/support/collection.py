@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,19 @@ from _pytest.doctest import DoctestModule
 
 
 class Collection:
-    """A plugin of pytest that looks for doctests only where there are some, and keeps what was
-    collected out of the search for garbage.
+    """A plugin of pytest that leaves out files without a test of this run, looks for doctests only
+    where there are some, and keeps what was collected out of the search for garbage.
+
+    Parameters:
+        has_tests: whether a file may have tests of this run.
     """
+
+    def __init__(self, has_tests: Callable[[Path], bool]) -> None:
+        self._has_tests = has_tests
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        is_left_out = collection_path.suffix == ".py" and not self._has_tests(collection_path)
+        return is_left_out or None  # pytest itself may leave it out, too
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collect_file(

@@ -8,6 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Self
 
 import pytest
@@ -44,6 +45,7 @@ class Durations:
     seconds: Mapping[str, float]
 
     @classmethod
+    @cache
     def stored(cls) -> Self:
         """Return what was measured last."""
         return cls(json.loads(_FILE.read_text()))
@@ -51,6 +53,18 @@ class Durations:
     def of(self, test: str) -> float:
         """Return the seconds of a test; 0 if it takes next to none, or is new."""
         return self.seconds.get(_function_of(test), 0.0)
+
+    def has_long(self, file: str) -> bool:
+        """Return whether a file has functions that are slow tests.
+
+        >>> Durations({"test_a.py::test_sum": 3.0}).has_long("test_a.py")
+        True
+        """
+        return file in self._files_with_long
+
+    @cached_property
+    def _files_with_long(self) -> set[str]:
+        return {file_of(name) for name, seconds in self.seconds.items() if seconds > LONG_S}
 
     def share_of(self, tests: Iterable[str]) -> set[str]:
         """Return the tests that run each time: as many parameters of a function as fit into

@@ -6,7 +6,9 @@ process, where it is fast, and then in new processes, where nothing is left of e
 from __future__ import annotations
 
 import contextlib
+import io
 import math
+import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -265,7 +267,7 @@ class Search:
         # However late it is: it takes a part of the time that it took to find it.
         found = self._smallest(self._wanted.find, self._shared.batch, 1.0, lambda: False)
         if found is None:
-            found = self._without_others(known, self._wanted.find)
+            found = self._without_others(known, self._remembered(self._wanted.find))
         if self._can_be_confirmed:
             with contextlib.suppress(NotThereError):
                 return self._found_there(found)
@@ -320,27 +322,65 @@ class Search:
         is_over: Callable[[], bool],
         shrinks_max: int | None = None,
     ) -> tuple[History, Any] | None:
+        fails = self._remembered(find)
         found = counterexample(
             self._shared.inputs,
-            lambda made: is_found(find, self._subject, made[0], made[1][self._place]),
+            lambda made: fails(made[0], made[1][self._place]),
             effort,
             share=share,
             is_shrunk=self._wanted.is_shrunk,
             shrinks_max=shrinks_max,
             is_over=is_over,
         )
-        return None if found is None else self._without_others(Drawn(*found[0]), find)
+        return None if found is None else self._without_others(Drawn(*found[0]), fails)
 
-    def _without_others(self, failed: Drawn, find: Find) -> tuple[History, Any]:
+    def _remembered(self, find: Find) -> Callable[[History, Any], bool]:
+        return _Remembered(partial(is_found, find, self._subject))
+
+    def _without_others(
+        self, failed: Drawn, fails: Callable[[History, Any], bool]
+    ) -> tuple[History, Any]:
         """Return a failed history and its disturbance, without the parts that do not matter for the
         failure.
         """
         history, argument = failed.history, failed.arguments[self._place]
         if not self._wanted.is_shrunk:
             return history, argument
-        fails = partial(is_found, find, self._subject)
         history, argument = without_others(history, argument, fails)
         return history, _with_fewer(argument, partial(fails, history))
+
+
+class _Remembered:
+    """A test of histories that remembers its results.
+
+    Hypothesis also makes the disturbances of the other properties smaller. Two of three histories
+    that it tries are then as one before, with the same disturbance.
+
+    Parameters:
+        fails: whether a history with a disturbance fails.
+    """
+
+    def __init__(self, fails: Callable[[History, Any], bool]) -> None:
+        self._fails = fails
+        self._results: dict[bytes, bool] = {}
+
+    def __call__(self, history: History, argument: Any) -> bool:
+        pickled = io.BytesIO()
+        try:  # not by equality: a class may leave fields out of it
+            _ByClass(pickled).dump((history, argument))
+        except Exception:  # noqa: BLE001 - whatever a class of the user raises
+            return self._fails(history, argument)
+        tried = pickled.getvalue()
+        if tried not in self._results:
+            self._results[tried] = self._fails(history, argument)
+        return self._results[tried]
+
+
+class _ByClass(pickle.Pickler):
+    """Pickles objects of all classes, also of those that no module has."""
+
+    def persistent_id(self, value: Any) -> int | None:
+        return id(value) if isinstance(value, type) else None
 
 
 def without_others(

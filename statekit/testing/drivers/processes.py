@@ -16,6 +16,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 import weakref
@@ -29,7 +30,6 @@ from statekit.job.job import Job
 from statekit.records import by_value
 from statekit.testing.drivers.driver import Backend
 from statekit.testing.drivers.job_harness import JobHarness
-from statekit.testing.drivers.memory_directory import memory_directory
 from statekit.testing.drivers.process_memory import ProcessMemory
 
 
@@ -183,13 +183,15 @@ class KilledHarness:
 
     Parameters:
         job, parallelism, backend, memory: as for `JobHarness`.
+        place: an existing directory for its files. Whoever made it removes it: this process may be
+            killed, too, and then removes nothing.
     """
 
     def __init__(
-        self, job: Job, parallelism: int | None, backend: Backend, memory: ProcessMemory
+        self, job: Job, parallelism: int | None, backend: Backend, memory: ProcessMemory, place: str
     ) -> None:
         self._job, self._backend, self._memory = job, backend, memory
-        self._home = memory_directory("killed")
+        self._home = tempfile.TemporaryDirectory(dir=place)
         self._clock: Any = None
         self._child = self._started(parallelism)
 

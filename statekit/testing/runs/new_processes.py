@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from statekit.job.job import Job
 from statekit.testing.drivers.job_harness import JobHarness
+from statekit.testing.drivers.memory_directory import memory_directory
 from statekit.testing.drivers.processes import Child, OtherProcess, call_functions
 from statekit.testing.runs.observed import Observed
 from statekit.testing.runs.quiet_logs import quiet_logs
@@ -141,7 +142,8 @@ def run_in_many(pickled: bytes, history: History) -> Observed:
             harness.crash()
         return harness
 
-    return Subject(_loaded(pickled), is_killed=True).run(history, disturb)
+    with memory_directory("killed") as place:
+        return Subject(_loaded(pickled), killed_in=place).run(history, disturb)
 
 
 def found_there(
@@ -153,5 +155,6 @@ def found_there(
         pickled: the job.
         find: the function of the property.
     """
-    subject = Subject(_loaded(pickled), is_killed=True)
-    return Child(lambda: subject).call("found", find, history, argument)
+    with memory_directory("killed") as place:  # the copy is killed while it still has harnesses
+        subject = Subject(_loaded(pickled), killed_in=place)
+        return Child(lambda: subject).call("found", find, history, argument)

@@ -84,7 +84,8 @@ class Subject:
 
     Parameters:
         given: a process function, the output stream of an operator, or a job.
-        is_killed: whether runs are in processes of their own, which crashes kill.
+        killed_in: an existing directory for runs in processes of their own, which crashes kill;
+            None runs in this process.
 
     Attributes:
         given: the argument of the user.
@@ -100,9 +101,9 @@ class Subject:
     """
 
     def __init__(
-        self, given: Process[Any, Any, Any] | Stream[Any] | Job, *, is_killed: bool = False
+        self, given: Process[Any, Any, Any] | Stream[Any] | Job, *, killed_in: str | None = None
     ) -> None:
-        self.given, self._is_killed = given, is_killed
+        self.given, self._killed_in = given, killed_in
         self.has_no_end = self.is_cut_short = False
         self.runs, self.failed = 0, list[StatekitError]()
         self._plain: _Plain | None = None
@@ -183,8 +184,9 @@ class Subject:
         Parameters:
             parallelism, backend, checkpoint: as for `JobHarness`.
         """
-        if self._is_killed and isinstance(backend, str) and checkpoint is None:
-            return cast(JobHarness, KilledHarness(self.job, parallelism, backend, self.memory))
+        if self._killed_in is not None and isinstance(backend, str) and checkpoint is None:
+            killed = KilledHarness(self.job, parallelism, backend, self.memory, self._killed_in)
+            return cast(JobHarness, killed)
         self.memory.restore()
         return JobHarness(self.job, parallelism, backend, checkpoint, memory=self.memory)
 

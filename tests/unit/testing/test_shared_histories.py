@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -178,3 +178,19 @@ def test_a_failure_is_made_smaller_with_as_many_tries_as_there_may_be() -> None:
     assert found is not None
     assert 1_001 < found[0] <= tried[first]
     assert counterexample(numbers, fails, Effort("quick")) == (1_001,)
+
+
+def test_no_history_is_tried_twice_to_make_it_smaller() -> None:
+    """Hypothesis also makes the disturbances of other properties smaller."""
+    tried = list[Any]()
+    other = replace(noted("other", []), arguments=st.sets(st.integers(0, 9)))
+    both = shared([noted("wanted", tried, fails_at=2), other], examples=20)
+    failed = both.first_failed()
+    assert failed is not None
+    tried.clear()
+    found = Search(both, failed.place).found_again(failed.drawn)
+    assert found is not None
+    assert found[2] is not None
+    *before, last = [repr(each) for each in tried]
+    assert len(before) == len(set(before)) > 5
+    assert last in before, "the difference that is shown"

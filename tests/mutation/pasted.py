@@ -20,6 +20,9 @@ from tests.support.places import ROOT
 
 _LIMIT_S = 600
 
+_WITHOUT_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
+"""Options of pytest: to import the second one takes longer than the printed test."""
+
 _FIRST = """
 from pathlib import Path
 import pytest
@@ -86,7 +89,7 @@ def _written_module(case: Case, place: Path) -> str:
 def _pytest(place: Path, file: str) -> str:
     """Return what pytest prints of a file, in a process of its own."""
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", file],
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", *_WITHOUT_PLUGINS, file],
         cwd=place,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -52,7 +52,7 @@ class PlainRequests:
     def __init__(self, base: httpx.URL, headers: Mapping[str, str], timeout_s: float) -> None:
         self._base, self._timeout_s = base, timeout_s
         self._headers = {"User-Agent": "statekit", **headers}
-        self._idle: deque[http.client.HTTPConnection] = deque()
+        self._idle: deque[_Connection] = deque()
 
     def send(self, method: str, target: bytes, content: bytes | None) -> HttpAnswer:
         """Send a request, and return the answer.
@@ -72,7 +72,7 @@ class PlainRequests:
                     return self._exchanged(kept, *request)
             return self._exchanged(self._connected(), *request)
 
-    def _kept(self) -> http.client.HTTPConnection | None:
+    def _kept(self) -> _Connection | None:
         """Return an idle connection that the server has not closed; None if there is none."""
         with contextlib.suppress(IndexError):
             while True:
@@ -85,7 +85,7 @@ class PlainRequests:
         return None
 
     def _exchanged(
-        self, connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None
+        self, connection: _Connection, method: str, target: str, body: bytes | None
     ) -> HttpAnswer:
         is_kept = False
         try:
@@ -101,9 +101,8 @@ class PlainRequests:
         headers = {name.lower(): value for name, value in answer.getheaders()}
         return HttpAnswer(target.partition("?")[0], answer.status, headers, content)
 
-    def _connected(self) -> http.client.HTTPConnection:
-        address = self._base.host, self._base.port
-        connection = http.client.HTTPConnection(*address, timeout=self._timeout_s)
+    def _connected(self) -> _Connection:
+        connection = _Connection(self._base.host, self._base.port, timeout=self._timeout_s)
         try:
             connection.connect()
         except TimeoutError as error:
@@ -116,6 +115,23 @@ class PlainRequests:
         """Close the connections."""
         while self._idle:
             self._idle.pop().close()
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection that sends head and body of a request together, so that the server wakes up once
+    for both.
+    """
+
+    _unsent = b""
+
+    def send(self, data: Any) -> None:
+        self._unsent += data
+
+    def getresponse(self) -> http.client.HTTPResponse:
+        """Send the request, and read the head of the answer."""
+        unsent, self._unsent = self._unsent, b""
+        super().send(unsent)
+        return super().getresponse()
 
 
 def is_plain(url: str) -> bool:

@@ -159,6 +159,22 @@ class FileTree:
             name = next((entry.name for entry in entries if entry.inode() == inode), None)
         return None if name is None else self.stat(os.path.join(folder, name))
 
+    def rotated(self, name: str, after: SourceFile) -> list[SourceFile]:
+        """Return the files that a local file was renamed to, from the oldest to the newest.
+
+        Parameters:
+            name: of the file. The names of the others begin with it.
+            after: one of them. Only those that were written later are returned.
+        """
+        found = []
+        with self.failures(), os.scandir(self._place[0]) as entries:
+            names = [e.name for e in entries if e.name.startswith(name) and e.name != name]
+        for other in names:
+            file, inode = self.stat(other), self.inode(other)
+            if file is not None and inode != after.inode and file.modified >= after.modified:
+                found.append(file._replace(inode=inode))
+        return sorted(found, key=lambda file: (file.modified, file.path))
+
     def open(self, file: SourceFile) -> IO[bytes]:
         """Open a file for reading at any position.
 
@@ -172,10 +188,12 @@ class FileTree:
             try:
                 opened = Path(self._place[0], file.path).open("rb")  # noqa: SIM115 - the caller's
             except FileNotFoundError:
-                raise self.gone(file) from None
-            if file.inode in (0, os.fstat(opened.fileno()).st_ino):
-                return opened
-            opened.close()
+                if not file.inode:
+                    raise self.gone(file) from None
+            else:
+                if file.inode in (0, os.fstat(opened.fileno()).st_ino):
+                    return opened
+                opened.close()
         renamed = self.renamed(file.inode, file.path)  # meanwhile
         if renamed is None:
             raise self.gone(file)

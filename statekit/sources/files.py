@@ -191,7 +191,7 @@ class FileSource(Source):
         """
         begun = self._begun(start)
         pending = [] if begun is None else [(begun, start.at or 0)]
-        pending += [(file, 0) for file in self._new(start)]
+        pending += [(file, 0) for file in self._new(start, begun)]
         for number, (file, at) in enumerate(pending):
             yield file, at, number == len(pending) - 1
 
@@ -206,9 +206,13 @@ class FileSource(Source):
         file = start.files[-1]
         return self._now(file, start.at) if self.tail else self._check_unchanged(file)
 
-    def _new(self, start: _Position) -> list[SourceFile]:
-        """Return the files that were not read yet."""
-        last = start.files[-1] if start.files else None
+    def _new(self, start: _Position, begun: SourceFile | None) -> list[SourceFile]:
+        """Return the files that were not read yet.
+
+        Parameters:
+            begun: the file that was read in part.
+        """
+        last = begun or (start.files[-1] if start.files else None)
         listed = self._list(last.path if last is not None and self.order == "name" else "")
         read = {file.path: file for file in (*start.recent, *start.files)}
         if not self.tail:
@@ -222,7 +226,10 @@ class FileSource(Source):
         if self.tail and self._tree.is_local:
             listed = [file._replace(inode=self._tree.inode(file.path)) for file in listed]
             if last is not None and self._tree.is_one_file:  # another file of that name
-                return [file for file in listed if file.inode != last.inode]
+                newer = [file for file in listed if file.inode != last.inode]
+                is_there = len(newer) < len(listed)
+                between = [] if is_there else self._tree.rotated(Path(self.path).name, last)
+                return between + newer
         if last is None:
             return listed
         self._report_late(listed, last.path)
@@ -246,7 +253,8 @@ class FileSource(Source):
         """Return the files; of an object store, those after a path."""
         behind = "" if self._tree.is_local else after
         now, listing = stopwatch_s(), self._listing
-        if listing is not None and listing.after <= behind and now < listing.expires:
+        is_usable = not self.tail and listing is not None and listing.after <= behind
+        if is_usable and listing is not None and now < listing.expires:
             return listing.files
         is_first = listing is None
         files = self._tree.listed(behind)

@@ -69,8 +69,12 @@ class Iceberg(LakeSink):
         return opened_catalog(properties.pop("name", "default"), properties)
 
     def __getstate__(self) -> dict[str, Any]:
-        unsent = ("store", "_catalog")  # each process opens the directory
-        return {name: value for name, value in vars(self).items() if name not in unsent}
+        state = vars(self).copy()
+        for name in ("store", "_catalog"):  # each process opens the directory
+            state.pop(name, None)
+        if self._location:  # tasks do not use the catalog, which may have credentials
+            state["catalog"] = ""
+        return state
 
     def begin(self, outputs: Outputs) -> None:
         from statekit.sinks.iceberg_log import IcebergLog

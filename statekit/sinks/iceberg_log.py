@@ -8,6 +8,7 @@ pyiceberg would repeat it on top of the other commit, which may be one of the sa
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -36,7 +37,8 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
-from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
@@ -115,6 +117,10 @@ class IcebergLog(TableLog):
     @property
     def abandoned(self) -> int | None:
         return self._number("abandoned")
+
+    def last_note(self) -> Note | None:
+        found = self.table.properties.get(self._property("note"))
+        return None if found is None else Note(**json.loads(found))
 
     def notes(self) -> Iterator[tuple[Snapshot, Note | None]]:
         snapshot = self.table.current_snapshot()
@@ -195,14 +201,11 @@ class IcebergLog(TableLog):
         table, note = self.table, stamp.note
         merges = table.properties.get(_MERGES) == "true"
         # Only in memory: pyiceberg reads from there how often to repeat a commit.
-        properties = {**table.metadata.properties, **_NO_RETRY}
-        table.metadata = table.metadata.model_copy(update={"properties": properties})
+        unrepeated = {**table.metadata.properties, **_NO_RETRY}
+        table.metadata = table.metadata.model_copy(update={"properties": unrepeated})
         summary = {f"statekit.{name}": str(v) for name, v in asdict(note).items() if v is not None}
         numbers = {"epoch": stamp.epoch, "abandoned": stamp.abandoned}
-        transaction = table.transaction()
-        transaction.set_properties(
-            {self._property(name): str(n) for name, n in numbers.items() if n is not None}
-        )
+        transaction = _CachedTransaction(table)
         update = transaction.update_snapshot(
             snapshot_properties={"statekit.sink": self._property("epoch"), **summary}
         )
@@ -213,6 +216,10 @@ class IcebergLog(TableLog):
         for file in added:
             producer.append_data_file(file)
         producer.commit()
+        properties = {name: str(n) for name, n in numbers.items() if n is not None}
+        if note.epoch is not None:
+            properties["note"] = json.dumps(asdict(note))  # snapshots expire
+        transaction.set_properties({self._property(name): v for name, v in properties.items()})
         transaction.commit_transaction()
 
     def _data_file(self, receipt: Receipt) -> DataFile:
@@ -303,6 +310,22 @@ def _key_range(rows: pa.Table, writing: Writing) -> BooleanExpression:
             )
             found = And(found, inside)
     return found
+
+
+class _CachedTransaction(Transaction):
+    """A transaction that does not copy the metadata of the table each time it looks at it, which
+    takes as long as all else with some hundred snapshots.
+    """
+
+    _known: tuple[Any, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if not self._updates:
+            return self._table.metadata
+        if self._known is None or self._known[0] is not self._updates:
+            self._known = (self._updates, super().table_metadata)
+        return self._known[1]
 
 
 class DurableFileIO(PyArrowFileIO):

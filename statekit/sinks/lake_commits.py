@@ -111,6 +111,11 @@ class TableLog(ABC):
         more.
         """
 
+    def last_note(self) -> Note | None:
+        """Return the note about the last epoch; None if the log does not have it any more."""
+        notes = (note for _, note in self.notes())
+        return next((note for note in notes if note is not None and note.epoch is not None), None)
+
     def has(self, change: str) -> bool:
         """Return whether the table has the commit of a change."""
         return any(note is not None and note.id == change for _, note in self.notes())
@@ -207,8 +212,9 @@ class FilesAdded(TableChange):
         own = ((self.attempt.epoch, self.attempt.epoch),)
         replaces = log.check_owner(self.attempt) and not self.overwrites
         replaced = log.files(own) if replaces else []
-        if replaces and log.files_committed(own) > len(replaced):
-            self._keep(log)
+        noted = log.last_note() if replaces else None
+        if noted is not None and noted.files > len(replaced):
+            self._keep(log, noted)
         elif replaced or self.receipts:
             stamp = self.stamp(self._rows, len(self.receipts))
             log.add(stamp, self.receipts, replaced, overwrites=self.overwrites)
@@ -217,17 +223,15 @@ class FilesAdded(TableChange):
     def _rows(self) -> int:
         return sum(receipt["rows"] for receipt in self.receipts)
 
-    def _keep(self, log: TableLog) -> None:
+    def _keep(self, log: TableLog, noted: Note) -> None:
         """Keep the rows of an earlier attempt that another writer has moved to other files.
 
         Raises:
             RestoreError: this attempt has other rows.
         """
-        epoch = self.attempt.epoch
-        noted = next(note for _, note in log.notes() if note is not None and note.epoch == epoch)
         if noted.rows != self._rows:
             raise RestoreError(
-                f"sink {log.outputs.sink!r} cannot replace epoch {epoch} in {log.place}: an "
+                f"sink {log.outputs.sink!r} cannot replace epoch {noted.epoch} in {log.place}: an "
                 f"attempt before a crash wrote {noted.rows} rows, this one has {self._rows}, and "
                 "another writer has rewritten the files of the first. Nothing of this epoch is "
                 f"committed. {_ADVICE}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,6 +96,19 @@ def test_files_have_statistics_by_which_readers_skip_them(root: Path, table: Ice
 def test_rows_that_were_rewritten_are_kept_once(root: Path, table: IcebergTable) -> None:
     run(root, table.sink())
     _rewrite(table)
+    forget(root, 2)
+    run(root, table.sink())
+    assert table.rows() == sums(ORDERS)
+
+
+def test_rows_that_were_rewritten_are_kept_once_after_their_snapshots_expired(
+    root: Path, table: IcebergTable
+) -> None:
+    run(root, table.sink())
+    _rewrite(table)
+    with table.loaded() as loaded:
+        expired = [snapshot.snapshot_id for snapshot in loaded.metadata.snapshots[:-1]]
+        loaded.maintenance.expire_snapshots().by_ids(expired).commit()
     forget(root, 2)
     run(root, table.sink())
     assert table.rows() == sums(ORDERS)
@@ -228,6 +242,13 @@ def test_a_catalog_that_cannot_be_reached_is_an_error_without_credentials(
         run(root, sink)
     assert "secret" not in str(error.value)
     assert not list((root / "epochs").glob("*"))
+
+
+def test_tasks_do_not_get_the_catalog(table: IcebergTable) -> None:
+    sink = table.sink()
+    sink.begin(Outputs("5f" * 16, "spent", spent(("ada", 1)).schema))
+    assert b"sqlite" not in pickle.dumps(sink)
+    sink.close()
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from statekit.sinks import Outputs
+from statekit.sinks import Attempt, Outputs
 from tests.support.effort import SOAK
 from tests.support.killable_processes import pipe, start
 from tests.support.lake_tables import LAKES, in_class, lake
@@ -27,12 +28,17 @@ ORDERS = [Order(f"c{number % 7}", number % 11) for number in range(12_000)]
 
 def _live(kind: str, home: Path, options: dict[str, Any], ready: Connection) -> None:
     """Write epochs of a few records until something kills this process."""
+    import_module(f"statekit.sinks.{kind}_log")  # takes seconds, in which nothing can go wrong
     sink: Any = lake(kind, home / "table").sink(**options)
 
     class Told(type(sink)):  # type: ignore[misc]
         def begin(self, outputs: Outputs) -> None:
-            ready.send(None)
+            ready.send("begins")
             super().begin(outputs)
+
+        def open(self, attempt: Attempt) -> None:
+            super().open(attempt)
+            ready.send("writes")
 
     _run(home, in_class(Told, sink), _EPOCH_SIZE)
 
@@ -52,8 +58,9 @@ def test_a_process_that_is_killed_again_and_again_leaves_each_record_once(
         ready, told = pipe()
         process = start(_live, kind, tmp_path, options, told)
         told.close()
-        ready.recv()
-        time.sleep(chosen.uniform(0.0, 0.6))
+        while ready.recv() != chosen.choice(["begins", "writes", "writes"]):
+            continue  # until it is at this moment, or at a later one like it
+        time.sleep(chosen.uniform(0.0, 1.0))
         process.kill()
         process.join(PATIENCE_S)
         ready.close()

@@ -31,6 +31,7 @@ from tests.bench import (
     opening,
     pandas_on_spark,
     placement,
+    postgres_sink,
     replica,
     rescale,
     served,
@@ -87,6 +88,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     **nexmark_on_flink.BENCHMARKS,
     **replica.BENCHMARKS,
     **checks.BENCHMARKS,
+    **postgres_sink.BENCHMARKS,
 }
 
 

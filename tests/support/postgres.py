@@ -55,6 +55,7 @@ class PostgresServer:
         self._home = Path(tempfile.mkdtemp(prefix="statekit-postgres-"))
         self._data = self._home / "data"
         self._user = _user()
+        self._process: subprocess.Popen[bytes] | None = None
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
@@ -83,10 +84,11 @@ class PostgresServer:
         ]
         command = [self._programs / "postgres", "-D", self._data, "-p", str(self.port), *words]
         log = self._home / "log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = None
         while time.monotonic() < until:
             if self._process is None or self._process.poll() is not None:
-                # Processes of a killed server may still have its shared memory.
+                if self._process is not None and not self._is_still_ending(log.read_text()):
+                    break
                 with log.open("ab") as to:
                     self._process = subprocess.Popen(
                         list(map(str, command)), stdout=to, stderr=to, cwd="/", **self._user
@@ -96,6 +98,12 @@ class PostgresServer:
                 return
             time.sleep(0.02)
         raise RuntimeError(f"PostgreSQL did not start: {log.read_text()[-4000:]}")
+
+    @staticmethod
+    def _is_still_ending(log: str) -> bool:
+        """Return whether processes of the server that was killed have its memory or its lock."""
+        last = " ".join(log.splitlines()[-6:])
+        return "shared memory" in last or "lock file" in last
 
     def kill(self) -> None:
         """End all processes of the server with SIGKILL."""
@@ -108,6 +116,11 @@ class PostgresServer:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         self._process.wait(PATIENCE_S)
+
+    @property
+    def owner(self) -> tuple[int, int]:
+        """The user and the group of the server's processes."""
+        return self._user.get("user", os.geteuid()), self._user.get("group", os.getegid())
 
     @property
     def pid(self) -> int:

@@ -47,6 +47,10 @@ class KillableProcess:
         self._log.close()
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
 

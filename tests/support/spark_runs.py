@@ -92,10 +92,14 @@ def drive(
     schemas: Mapping[str, str] = EVENTS,
     *,
     options: Mapping[str, str] | None = None,
+    output: Callable[[Path], Any] = lambda home: sk.sinks.parquet(home / "out"),
 ) -> None:
     """Stream `HOME/<source>` of each home through a job to its end, and stop Spark.
 
     On a cluster, working copies are where executors keep them by default.
+
+    Parameters:
+        output: returns the target of the sink for a home.
     """
     (homes[0] / "tmp").mkdir(exist_ok=True)
     spark = new_session(homes[0] / "tmp", master, options)
@@ -103,7 +107,7 @@ def drive(
         job.start(
             spark,
             {source: stream_of(spark, home / source, schema) for source, schema in schemas.items()},
-            outputs={sink: sk.sinks.parquet(home / "out")},
+            outputs={sink: output(home)},
             checkpoint=home / "checkpoint",
             working_directory=home / "working" if master.startswith("local") else None,
             parallelism=parallelism,

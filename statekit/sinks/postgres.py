@@ -172,6 +172,8 @@ class Postgres(Sink):
         if last.publication == publication:
             return  # it is committed, and the answer of the server was lost
         _check_is_latest(attempt, run, last)
+        if last.epoch == attempt.epoch and last.run != run.number:
+            attempt.check_owner()  # the run that has published it may have committed it since
         abandoned = last.abandoned
         if attempt.is_first:
             self._abandon(session, target, attempt, last)
@@ -248,8 +250,10 @@ class Postgres(Sink):
         batches: Sequence[pa.RecordBatch],
     ) -> int:
         """Write the rows of this process to the table, and return their number."""
+        if not batches:
+            return 0
         if self.mode == "append":
-            return copied_rows(session, target, epoch, iter(batches)) if batches else 0
+            return copied_rows(session, target, epoch, iter(batches))
         staging = StagingTable.of(session, "", target)
         columns = (f"{column.name} {column.full_type}" for column in staging.columns)
         name = quoted_name(f"{OWN_PREFIX}kept_{_digest(target.sink, self.table, *columns)}")

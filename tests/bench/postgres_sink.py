@@ -130,7 +130,7 @@ def _cpu_s(server: PostgresServer) -> float:
     own = first.cpu_times()
     times = [own, *(each.cpu_times() for each in first.children())]
     ended = own.children_user + own.children_system  # of connections that were closed
-    return sum(each.user + each.system for each in times) + ended
+    return float(sum(each.user + each.system for each in times) + ended)
 
 
 def _inserted(server: PostgresServer, table: str) -> Spent:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+
+from pyspark.sql import DataFrame
 
 import statekit as sk
-from statekit.sinks import Postgres
+from statekit.sinks import Attempt, Postgres, Receipt, Sink
 from statekit.spark.epoch import EpochRunner
 from tests.support.spark_job import counting_job
 from tests.support.spark_runs import drive
@@ -32,9 +33,11 @@ def write_in_parts() -> None:
 def _announce() -> None:
     inner = EpochRunner._staged
 
-    def wrapped(self: Any, *given: Any) -> Any:
+    def wrapped(
+        self: EpochRunner, df: DataFrame, name: str, sink: Sink, attempt: Attempt
+    ) -> list[Receipt]:
         print("ready", flush=True)
-        return inner(self, *given)
+        return inner(self, df, name, sink, attempt)
 
     EpochRunner._staged = wrapped  # type: ignore[method-assign]
 

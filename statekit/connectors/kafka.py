@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from statekit.clock import sleep_s, stopwatch_s
 from statekit.errors import ConnectorError, FencedError, StateTypeError
@@ -20,6 +21,9 @@ T = TypeVar("T")
 Option = str | int | float | bool
 """A value of a property of librdkafka."""
 
+OffsetAt = Literal["earliest", "latest"] | int
+"""A place in a partition: its first record, its end, or a time in milliseconds since 1970 UTC."""
+
 _log = logging.getLogger("statekit.connectors.kafka")
 """Messages of librdkafka, which would be on stderr without it."""
 
@@ -30,6 +34,8 @@ _OWNED = {
     "group.id": "statekit notes offsets in a group of its own",
     "enable.auto.commit": "statekit commits offsets with the state",
     "enable.partition.eof": "statekit needs it",
+    "auto.offset.reset": "pass start= to the source",
+    "isolation.level": "pass isolation= to the source",
 }
 """Properties that statekit sets itself, and what to do instead."""
 
@@ -45,6 +51,26 @@ _REQUEST_S_MAX = 10.0
 
 _BATCH = 10_000
 """Records that a reader takes at once."""
+
+
+class KafkaPartition(NamedTuple):
+    """A partition of a topic. Its text is `topic/number`."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.number}"
+
+    @classmethod
+    def of(cls, text: str) -> KafkaPartition:
+        """Return the partition of a text.
+
+        >>> KafkaPartition.of("shop.orders/3")
+        KafkaPartition(topic='shop.orders', number=3)
+        """
+        topic, _, number = text.rpartition("/")
+        return cls(topic, int(number))
 
 
 @dataclass
@@ -82,6 +108,10 @@ class KafkaServers:
     def __repr__(self) -> str:
         named = f", options of {', '.join(self.options)}" if self.options else ""
         return f"{type(self).__name__}({self.servers!r}{named})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        fields = ("servers", "options", "retry_seconds")
+        return {name: getattr(self, name) for name in fields}  # each process connects
 
     @property
     def request_s(self) -> float:
@@ -141,16 +171,86 @@ class KafkaServers:
         Raises:
             ConnectorError: no broker answers, or it refuses the request.
         """
+        return self.partition_counts([topic]).get(topic)
+
+    def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
+        """Return the number of partitions of each of some topics, without those that do not exist.
+
+        Raises:
+            ConnectorError: no broker answers, or it refuses the request.
+        """
         from confluent_kafka import TopicCollection
 
-        def described(admin: AdminClient) -> int:
-            (future,) = admin.describe_topics(
-                TopicCollection([topic]), request_timeout=self.request_s
-            ).values()
-            return len(future.result().partitions)
+        def described(admin: AdminClient) -> dict[str, int]:
+            found = {}
+            timeout_s = self.request_s
+            asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s)
+            for topic, future in asked.items():
+                try:
+                    found[topic] = len(future.result().partitions)
+                except _library().KafkaException as error:
+                    if _code(error).code() != _library().KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+            return found
 
-        absent = _library().KafkaError.UNKNOWN_TOPIC_OR_PART
-        return self._asked(f"find topic {topic!r}", described, unless={absent: None})
+        named = "topic" if len(topics) == 1 else "topics"
+        doing = f"find {named} {', '.join(map(repr, topics))}"
+        return self._asked(doing, described, unless={}) or {}
+
+    def all_partition_counts(self) -> dict[str, int]:
+        """Return the number of partitions of each topic that the user may see.
+
+        Raises:
+            ConnectorError: no broker answers, or it refuses the request.
+        """
+
+        def listed(admin: AdminClient) -> dict[str, int]:
+            topics = admin.list_topics(timeout=self.request_s).topics
+            return {topic: len(of.partitions) for topic, of in topics.items() if of.error is None}
+
+        return self._asked("list the topics", listed, unless={}) or {}
+
+    def offsets(
+        self, partitions: Sequence[KafkaPartition], at: OffsetAt, isolation: str
+    ) -> dict[KafkaPartition, int]:
+        """Return an offset of each partition, by one request.
+
+        Parameters:
+            at: the first record that is left, the one after the last record, or the first one at a
+                time in milliseconds since 1970 UTC. Partitions without such a record are absent.
+            isolation: `read_committed` for the end of committed records.
+
+        Raises:
+            ConnectorError: no broker answers, or it refuses the request.
+        """
+        if not partitions:
+            return {}
+        from confluent_kafka import IsolationLevel
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        spec: Any = OffsetSpec
+        spec = spec.for_timestamp(at) if isinstance(at, int) else getattr(spec, at)()
+        level = getattr(IsolationLevel, isolation.upper())
+
+        def listed(admin: AdminClient) -> dict[KafkaPartition, int]:
+            wanted = {self.position(each): spec for each in partitions}
+            asked = admin.list_offsets(
+                wanted, isolation_level=level, request_timeout=self.request_s
+            )
+            return {
+                KafkaPartition(of.topic, of.partition): found
+                for of, future in asked.items()
+                if (found := future.result().offset) >= 0
+            }
+
+        return self._asked("list the offsets", listed, unless={}) or {}
+
+    def position(self, partition: KafkaPartition, offset: int | None = None) -> TopicPartition:
+        """Return a partition and an offset, None for its first record, as the library takes it."""
+        library = _library()
+        at = library.OFFSET_BEGINNING if offset is None else offset
+        position: TopicPartition = library.TopicPartition(partition.topic, partition.number, at)
+        return position
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic with the default settings of the cluster, if there is no such topic.
@@ -175,10 +275,7 @@ class KafkaServers:
         Parameters:
             unless: the response for an error of this code.
         """
-        from confluent_kafka.admin import AdminClient
-
-        noted = LastError()
-        admin = self._client(AdminClient, {"error_cb": noted}, {})
+        admin, noted = self._administrator
 
         def answer() -> T | None:
             try:
@@ -189,6 +286,13 @@ class KafkaServers:
                 raise
 
         return self.retried(doing, answer, noted)
+
+    @cached_property
+    def _administrator(self) -> tuple[AdminClient, LastError]:
+        from confluent_kafka.admin import AdminClient
+
+        noted = LastError()
+        return self._client(AdminClient, {"error_cb": noted}, {}), noted
 
     def retried(self, doing: str, ask: Callable[[], T], noted: LastError | None = None) -> T:
         """Return what a function returns. It is called again while a retry may mend its error.
@@ -374,6 +478,30 @@ def kafka_errors() -> type[Exception]:
     return errors
 
 
+def is_partition_end(error: KafkaError) -> bool:
+    """Return whether an error says only that the end of a partition was read."""
+    return bool(error.code() == _library().KafkaError._PARTITION_EOF)
+
+
+def is_out_of_range(error: KafkaError) -> bool:
+    """Return whether an error says that a partition has no longer, or not yet, an offset."""
+    of = _library().KafkaError
+    return error.code() in (of._AUTO_OFFSET_RESET, of.OFFSET_OUT_OF_RANGE)
+
+
+def is_about_group(error: KafkaError) -> bool:
+    """Return whether an error is about the consumer group, which readers of offsets do not use."""
+    of = _library().KafkaError
+    return error.code() in (of.GROUP_AUTHORIZATION_FAILED, of._WAIT_COORD)
+
+
+def timed_out() -> KafkaError:
+    """Return the error for records that did not arrive in time."""
+    of = _library().KafkaError
+    error: KafkaError = of(of._TIMED_OUT)
+    return error
+
+
 def is_purged(error: KafkaError) -> bool:
     """Return whether a producer dropped a record because of another error."""
     of = _library().KafkaError
@@ -417,6 +545,7 @@ def _passing() -> frozenset[int]:
     of = _library().KafkaError
     return _unclear() | {
         of._RESOLVE,
+        of._NOENT,  # no leader of a partition is known
         of._QUEUE_FULL,
         of._WAIT_COORD,
         of.LEADER_NOT_AVAILABLE,

@@ -7,6 +7,7 @@ A `Source` yields Arrow batches by offsets, in any runtime. May import `records`
 from statekit.sources.decoding import BadRecord
 from statekit.sources.files import FileSource, arrow, csv, files, json_lines, parquet
 from statekit.sources.json_decoding import JsonDecoder
+from statekit.sources.kafka import KafkaSource, kafka
 from statekit.sources.rate import RateSource, rate
 from statekit.sources.socket_lines import SocketSource, socket
 from statekit.sources.source import Offset, Offsets, Source
@@ -15,6 +16,7 @@ __all__ = [
     "BadRecord",
     "FileSource",
     "JsonDecoder",
+    "KafkaSource",
     "Offset",
     "Offsets",
     "RateSource",
@@ -24,6 +26,7 @@ __all__ = [
     "csv",
     "files",
     "json_lines",
+    "kafka",
     "parquet",
     "rate",
     "socket",

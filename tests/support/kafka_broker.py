@@ -123,6 +123,10 @@ class KafkaBroker:
         self._admin.create_topics([new])[topic].result(PATIENCE_S)
         return topic
 
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its records."""
+        self._admin.delete_topics([topic])[topic].result(PATIENCE_S)
+
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic; 0 if there is no such topic."""
         topics = self._admin.list_topics(timeout=PATIENCE_S).topics

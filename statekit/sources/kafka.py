@@ -1,0 +1,374 @@
+"""Source of topics of Kafka. Its offsets are those of Kafka, one per partition."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from statekit.clock import sleep_s, stopwatch_s
+from statekit.connectors.kafka import KafkaPartition, KafkaServers, Option
+from statekit.connectors.kafka_partitions import PartitionConsumer, reader_of_process
+from statekit.errors import ConnectorError, StateTypeError
+from statekit.records.union import Records
+from statekit.shown import shown
+from statekit.sources.decoding import ColumnDecoder, Decoder
+from statekit.sources.json_decoding import JsonDecoder
+from statekit.sources.kafka_columns import (
+    VALUE,
+    RenamedColumns,
+    check_column,
+    message_columns,
+    with_texts,
+)
+from statekit.sources.source import Offset, Offsets, Source
+from statekit.timestamp import datetime_to_micros
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+Start = Literal["earliest", "latest"] | dt.datetime
+"""Where a new checkpoint starts."""
+
+_ROWS_MAX = 10_000
+"""Records of a batch."""
+
+_FILL_S = 0.05
+"""How long an epoch waits for more records if it is known that there are some, in seconds."""
+
+_POLL_S = 0.1
+"""How often the driver of Spark asks for new records while it waits, in seconds."""
+
+
+@dataclass(eq=False)
+class KafkaSource(Source):
+    """Records of topics. See `kafka`.
+
+    Parameters:
+        cluster: where the topics are.
+        topics: their names, or a regular expression for them.
+        value: the format of values.
+        fields: what of a record each field contains beside the value.
+        start: where a new checkpoint starts.
+        isolation: whether records of open and aborted transactions are read.
+        find_new_seconds: how often new topics and partitions are looked for.
+    """
+
+    cluster: KafkaServers
+    topics: tuple[str, ...] | re.Pattern[str]
+    value: Literal["json", "bytes"] = "json"
+    fields: Mapping[str, str] = field(default_factory=dict)
+    start: Start = "earliest"
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    find_new_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        for column in self.fields.values():
+            check_column(column)
+        self._partitions: dict[KafkaPartition, None] = {}
+        self._found_s: float | None = None
+        self._ends: dict[KafkaPartition, int] = {}
+        self._prefetched: _Prefetched | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_prefetched": None}  # each process connects
+
+    def open(self, *, reads_here: bool) -> None:
+        self._find_partitions()
+        if reads_here:
+            self._prefetched = _Prefetched(PartitionConsumer(self.cluster, self.isolation))
+
+    def close(self) -> None:
+        if self._prefetched is not None:
+            self._prefetched.close()
+            self._prefetched = None
+
+    def earliest(self) -> Offsets:
+        self._find_partitions()
+        partitions = list(self._partitions)
+        if not isinstance(self.start, dt.datetime):
+            return self._named(self.cluster.offsets(partitions, self.start, self.isolation))
+        at_ms = datetime_to_micros(self.start) // 1000
+        found = self.cluster.offsets(partitions, at_ms, self.isolation)
+        later = [partition for partition in partitions if partition not in found]
+        return self._named(found | self.cluster.offsets(later, "latest", self.isolation))
+
+    def latest(self, start: Offsets, limit: int, wait_s: float) -> Offsets:
+        self._find_partitions()
+        known = self._known(start)
+        if self._prefetched is not None:
+            taken = self._prefetched.take(known, limit, wait_s)
+        else:
+            taken = self._counted(known, limit, wait_s)
+        return {**start, **self._named(taken)}
+
+    def read(self, partition: str, start: Offset | None, end: Offset) -> Iterator[pa.RecordBatch]:
+        of, columns = KafkaPartition.of(partition), self._columns()
+        if self._prefetched is not None:
+            messages = self._prefetched.messages(of, start, end)
+            if messages is not None:
+                for at in range(0, len(messages), _ROWS_MAX):
+                    yield message_columns(columns, messages[at : at + _ROWS_MAX])
+                return
+        for some in reader_of_process(self.cluster, self.isolation).read(of, start, end):
+            yield message_columns(columns, some)
+
+    def decoder(self, records: Records, name: str) -> Decoder:
+        columns = self._value_field() | dict(self.fields)
+        _check_fields(columns, records, name)
+        decode: Decoder
+        if self.value == "bytes":
+            decode = RenamedColumns(ColumnDecoder(records, name), columns)
+        else:
+            decode = JsonDecoder(records, name, columns)
+        return with_texts(decode, records, columns, name)
+
+    def lag(self, offsets: Offsets) -> int | None:
+        at: dict[KafkaPartition, int] = {
+            KafkaPartition.of(name): offset for name, offset in offsets.items()
+        }
+        if self._prefetched is not None:
+            return self._prefetched.lag(at)
+        return sum(max(0, self._ends.get(of, 0) - offset) for of, offset in at.items())
+
+    def _columns(self) -> list[str]:
+        return list(dict.fromkeys((VALUE, *self.fields.values())))
+
+    def _value_field(self) -> dict[str, str]:
+        """Return the field that takes values without a format."""
+        is_named = VALUE in self.fields.values()
+        return {VALUE: VALUE} if self.value == "bytes" and not is_named else {}
+
+    @staticmethod
+    def _named(offsets: Mapping[KafkaPartition, int]) -> dict[str, int]:
+        return {str(partition): offset for partition, offset in offsets.items()}
+
+    def _known(self, start: Offsets) -> dict[KafkaPartition, int | None]:
+        """Return the next offset of each partition that is read; None for new ones."""
+        return {partition: start.get(str(partition)) for partition in self._partitions}
+
+    def _counted(
+        self, start: Mapping[KafkaPartition, int | None], limit: int, wait_s: float
+    ) -> dict[KafkaPartition, int]:
+        """Return where an epoch ends that tasks read, by the ends of the partitions."""
+        until_s = stopwatch_s() + wait_s
+        while True:
+            firsts = {partition: at for partition, at in start.items() if at is not None}
+            new = [partition for partition in start if partition not in firsts]
+            firsts |= self.cluster.offsets(new, "earliest", self.isolation)
+            self._ends = self.cluster.offsets(list(start), "latest", self.isolation)
+            counts = {
+                partition: self._ends[partition] - first
+                for partition, first in firsts.items()
+                if self._ends.get(partition, first) > first
+            }
+            if counts or stopwatch_s() >= until_s:
+                return {
+                    partition: firsts[partition] + count
+                    for partition, count in shares(counts, limit).items()
+                }
+            sleep_s(min(_POLL_S, wait_s))
+
+    def _find_partitions(self) -> None:
+        """Look for topics and partitions, unless that was done a moment ago."""
+        now_s = stopwatch_s()
+        if self._found_s is not None and now_s - self._found_s < self.find_new_seconds:
+            return
+        found = self._topics_found()
+        for topic, count in sorted(found.items()):
+            for number in range(count):
+                self._partitions.setdefault(KafkaPartition(topic, number))
+        self._found_s = stopwatch_s()
+
+    def _topics_found(self) -> dict[str, int]:
+        """Return the number of partitions of each topic.
+
+        Raises:
+            ConnectorError: a topic does not exist.
+        """
+        if isinstance(self.topics, re.Pattern):
+            counts = self.cluster.all_partition_counts()
+            return {topic: counts[topic] for topic in counts if self.topics.fullmatch(topic)}
+        counts = self.cluster.partition_counts(self.topics)
+        missing = [topic for topic in self.topics if topic not in counts]
+        if missing:
+            raise ConnectorError(
+                f"Kafka at {self.cluster.servers} has no topic {missing[0]!r}. Nothing of it was "
+                "read: create the topic, or correct its name, then start the job again"
+            )
+        return counts
+
+
+def shares(counts: Mapping[KafkaPartition, int], limit: int) -> dict[KafkaPartition, int]:
+    """Return how many records an epoch reads of each partition, in proportion to what is there.
+
+    >>> big, small = KafkaPartition("orders", 0), KafkaPartition("orders", 1)
+    >>> list(shares({big: 900, small: 100}, 50).values())
+    [45, 5]
+    """
+    total = sum(counts.values())
+    if total <= limit:
+        return dict(counts)
+    return {each: max(1, count * limit // total) for each, count in counts.items()}
+
+
+class _Prefetched:
+    """The records of the next epoch, which are taken from the consumer before the epoch runs.
+
+    Parameters:
+        consumer: of all partitions.
+    """
+
+    def __init__(self, consumer: PartitionConsumer) -> None:
+        self._consumer = consumer
+        self._starts: dict[KafkaPartition, int | None] = {}
+        self._ends: dict[KafkaPartition, int | None] = {}
+        self._messages: dict[KafkaPartition, list[Message]] = {}
+        self._count = 0
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def lag(self, offsets: Mapping[KafkaPartition, int]) -> int:
+        return self._consumer.lag(offsets)
+
+    def take(
+        self, start: Mapping[KafkaPartition, int | None], limit: int, wait_s: float
+    ) -> dict[KafkaPartition, int]:
+        """Return where the next epoch ends, after its records have been taken."""
+        self._continue_at(start)
+        until_s, consumer = stopwatch_s() + wait_s, self._consumer
+        found = self._messages or consumer.take(limit, 0.0)
+        while not found:
+            left_s = until_s - stopwatch_s()
+            # Without a time to wait, it is certain only at the end that there is no record.
+            if left_s <= 0 and (wait_s > 0 or consumer.is_at_end):
+                break
+            found = consumer.take(limit, max(left_s, 0.0) or _POLL_S)
+            if not found and not consumer.is_at_end:
+                consumer.check_silence()
+        if found is not self._messages:
+            self._add(found)
+        if 0 < self._count < limit and consumer.is_behind:
+            self._add(consumer.fill(limit - self._count, _FILL_S))
+        return {partition: end for partition, end in self._ends.items() if end is not None}
+
+    def messages(
+        self, partition: KafkaPartition, start: int | None, end: int
+    ) -> Sequence[Message] | None:
+        """Return the records of a range; None if other ones were taken."""
+        is_taken = self._starts.get(partition) == start and self._ends.get(partition) == end
+        return self._messages.get(partition, ()) if is_taken else None
+
+    def _continue_at(self, start: Mapping[KafkaPartition, int | None]) -> None:
+        """Take what follows these offsets."""
+        known = self._starts.keys()
+        if new := {partition: at for partition, at in start.items() if partition not in known}:
+            if self._starts and all(at is None for at in new.values()):
+                self._consumer.add(new)
+                self._starts |= new
+                self._ends |= new
+            else:
+                self._begin(start)
+                return
+        if all(start[partition] == end for partition, end in self._ends.items()):
+            self._starts, self._messages, self._count = dict(self._ends), {}, 0
+        elif start != self._starts:
+            self._begin(start)
+
+    def _begin(self, start: Mapping[KafkaPartition, int | None]) -> None:
+        self._consumer.assign(start)
+        self._starts, self._ends = dict(start), dict(start)
+        self._messages, self._count = {}, 0
+
+    def _add(self, taken: Mapping[KafkaPartition, list[Message]]) -> None:
+        for partition, messages in taken.items():
+            self._messages.setdefault(partition, []).extend(messages)
+            last = messages[-1].offset()
+            assert last is not None
+            self._ends[partition] = last + 1
+            self._count += len(messages)
+
+
+def kafka(
+    servers: str,
+    topics: str | Sequence[str] | re.Pattern[str],
+    *,
+    value: Literal["json", "bytes"] = "json",
+    fields: Mapping[str, str] | None = None,
+    start: Start = "earliest",
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+    find_new_seconds: float = 30.0,
+    options: Mapping[str, Option] | None = None,
+    retry_seconds: float = 60.0,
+) -> KafkaSource:
+    """Return a source of topics of Kafka, in any runtime.
+
+    The offsets are committed with the state, and not in a consumer group. New partitions, and new
+    topics that a regular expression matches, are read from their first record.
+
+    Parameters:
+        servers: addresses of brokers, such as `"kafka-1:9092,kafka-2:9092"`.
+        topics: the name of a topic, several names, or a regular expression that matches whole
+            names.
+        value: the format of values: `"json"` for one JSON object per record, or `"bytes"` for the
+            value as it is, in the field `value`.
+        fields: fields that are not in the value: for the name of each, `"key"`, `"timestamp"`,
+            `"topic"`, `"partition"`, `"offset"`, `"headers"`, `"header:NAME"` or `"value"`. Keys
+            and headers are bytes, or text in UTF-8 if the field is.
+        start: where a new checkpoint starts: `"earliest"`, `"latest"`, or the first records of a
+            time with a zone.
+        isolation: `"read_uncommitted"` also reads records of open and aborted transactions.
+        find_new_seconds: how often new topics and partitions are looked for.
+        options: properties of librdkafka, such as `{"security.protocol": "SASL_SSL"}`.
+        retry_seconds: how long requests are retried while no broker answers.
+
+    Raises:
+        StateTypeError: an argument is not valid, or an option is one that statekit sets.
+
+    >>> kafka("localhost:9092", "orders", fields={"customer": "key"}).topics
+    ('orders',)
+    """
+    _check_choice("value", value, ("json", "bytes"))
+    _check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
+    if not isinstance(start, dt.datetime):
+        _check_choice("start", start, ("earliest", "latest"))
+    elif start.tzinfo is None:
+        raise StateTypeError(f"start={start} has no time zone: give one, such as datetime.UTC")
+    cluster = KafkaServers(servers, dict(options or {}), retry_seconds)
+    named = _names(topics)
+    return KafkaSource(
+        cluster, named, value, dict(fields or {}), start, isolation, find_new_seconds
+    )
+
+
+def _names(topics: Any) -> tuple[str, ...] | re.Pattern[str]:
+    if isinstance(topics, re.Pattern):
+        return topics
+    names = (topics,) if isinstance(topics, str) else topics
+    if isinstance(names, Sequence) and names and all(isinstance(n, str) and n for n in names):
+        return tuple(dict.fromkeys(names))
+    raise StateTypeError(
+        f"topics={shown(topics)}: give the name of a topic, a list of names, or a regular "
+        "expression such as re.compile('orders-.*')"
+    )
+
+
+def _check_fields(columns: Mapping[str, str], records: Records, name: str) -> None:
+    known = [field for member in records.members for field in member.fields or ()]
+    if all(member.fields is not None for member in records.members):
+        for field, column in columns.items():
+            if field not in known:
+                raise StateTypeError(
+                    f"source {name!r} has {column!r} of Kafka in the field {field!r}, and its "
+                    f"records have {', '.join(known)}: name one of them in fields="
+                )
+
+
+def _check_choice(name: str, given: object, choices: Sequence[str]) -> None:
+    if given not in choices:
+        raise StateTypeError(f"{name}={shown(given)}: choose among {', '.join(map(repr, choices))}")

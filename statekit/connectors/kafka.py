@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from statekit.clock import sleep_s, stopwatch_s
 from statekit.errors import ConnectorError, FencedError, StateTypeError
+from statekit.number_faults import number_fault
 from statekit.shown import shown
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class KafkaServers:
         retry_seconds: how long requests and deliveries are retried while no broker answers.
 
     Raises:
-        StateTypeError: an option is one that statekit sets itself.
+        StateTypeError: an argument is not valid, or an option is one that statekit sets itself.
 
     >>> KafkaServers("localhost:9092", {"sasl.username": "ada", "sasl.password": "secret"})
     KafkaServers('localhost:9092', options of sasl.username, sasl.password)
@@ -101,6 +102,8 @@ class KafkaServers:
                 f"servers is {shown(self.servers)}: pass addresses of brokers, such as "
                 '"kafka-1:9092,kafka-2:9092"'
             )
+        if fault := number_fault(self.retry_seconds, "give seconds, from 0"):
+            raise StateTypeError(f"retry_seconds={shown(self.retry_seconds)}{fault}")
         for name in self.options:
             if name in _OWNED:
                 raise StateTypeError(f"options= must not have {name!r}: {_OWNED[name]}")
@@ -365,7 +368,7 @@ class TopicReader:
         settings = {
             "auto.offset.reset": "earliest",
             "isolation.level": isolation,
-            "fetch.wait.max.ms": 50,
+            "fetch.wait.max.ms": 200,
             "error_cb": self._noted,
         }
         self._consumer = cluster.consumer(group, settings)

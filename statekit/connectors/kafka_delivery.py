@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -28,12 +28,8 @@ Header = tuple[str, str | bytes | None]
 """The name and the value of a header."""
 
 
-class TopicRecord(NamedTuple):
-    """A record for a topic."""
-
-    value: bytes | None
-    key: bytes | None
-    headers: list[Header]
+TopicRecord = tuple[bytes | None, bytes | None, list[Header]]
+"""A record for a topic: value, key, headers. A plain tuple, since there are many."""
 
 
 class Delivery:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +36,8 @@ def json_values(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 
 def _json_column(field: pa.Field, column: pa.Array) -> list[Any]:
     values: list[Any] = column.to_pylist()
+    if pa.types.is_floating(field.type) and all(map(math.isfinite, filter(None, values))):
+        return values  # as JSON has them
     show = _shows(field)
     return values if show is None else [None if of is None else show(of) for of in values]
 

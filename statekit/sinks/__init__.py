@@ -4,6 +4,7 @@ A `Sink` takes Arrow batches, in any runtime; a `FrameSink` takes the frame of a
 May import `records`, `checkpoint`, `connectors` and what they may import.
 """
 
+from statekit.sinks.console import Console, console
 from statekit.sinks.delta import Delta, delta
 from statekit.sinks.files import Files, csv, json_lines, parquet
 from statekit.sinks.frame_sinks import Callback, FrameSink, Writer, callback, writer
@@ -15,6 +16,7 @@ from statekit.sinks.sink import Attempt, Outputs, Part, Receipt, Sink
 __all__ = [
     "Attempt",
     "Callback",
+    "Console",
     "Delta",
     "Files",
     "FrameSink",
@@ -27,6 +29,7 @@ __all__ = [
     "Sink",
     "Writer",
     "callback",
+    "console",
     "csv",
     "delta",
     "iceberg",

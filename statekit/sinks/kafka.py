@@ -22,7 +22,9 @@ from statekit.connectors.kafka import KafkaServers, Option, TopicReader
 from statekit.connectors.kafka_delivery import Delivery, Header, TopicRecord, delivery_of_process
 from statekit.connectors.kafka_headers import ORIGIN, Origin, origin_prefix
 from statekit.errors import ConnectorError, StateTypeError
+from statekit.number_faults import int_fault
 from statekit.records.json_rows import json_rows, json_values
+from statekit.shown import shown
 from statekit.sinks.sink import Attempt, Guarantee, Outputs, Part, Receipt, Sink
 
 Partitioner = Literal["murmur2_random", "consistent_random", "fnv1a_random", "random"]
@@ -58,6 +60,10 @@ class KafkaSink(Sink):
     _isolation: ClassVar[str] = "read_uncommitted"
 
     def __post_init__(self) -> None:
+        if self.partitions is not None:
+            fault = int_fault(self.partitions, "give a number of partitions, from 1", least=1)
+            if fault:
+                raise StateTypeError(f"partitions={shown(self.partitions)}{fault}")
         self._notes: TopicReader | None = None  # in the driver
         self._delivery: Delivery | None = None
         self._is_open = False  # a transaction
@@ -117,13 +123,15 @@ class KafkaSink(Sink):
     def _records(self, part: Part, batches: Iterable[pa.RecordBatch]) -> Iterator[TopicRecord]:
         """Yield the records of a part, each with its origin."""
         origin = _sink_of(part.outputs), part.epoch, part.writer, part.number
-        prefix, sequence = origin_prefix(*origin), 0
+        prefix, first = origin_prefix(*origin), 0
         for batch in batches:
-            values, keys = self._values(batch), self._keys(batch)
-            heads = self._heads(batch)
-            for value, key, own in zip(values, keys, heads, strict=True):
-                yield TopicRecord(value, key, [(ORIGIN, b"%b%d" % (prefix, sequence)), *own])
-                sequence += 1
+            numbers = range(first, first + batch.num_rows)
+            origins: list[list[Header]] = [[(ORIGIN, b"%b%d" % (prefix, one))] for one in numbers]
+            for name, column in self.headers.items():
+                for header, value in zip(origins, _as_bytes(batch, column), strict=True):
+                    header.append((name, value))
+            yield from zip(self._values(batch), self._keys(batch), origins, strict=True)
+            first += batch.num_rows
 
     def _values(self, batch: pa.RecordBatch) -> list[bytes | None]:
         if self.value is not None:
@@ -132,16 +140,6 @@ class KafkaSink(Sink):
 
     def _keys(self, batch: pa.RecordBatch) -> list[bytes | None]:
         return [None] * batch.num_rows if self.key is None else _as_bytes(batch, self.key)
-
-    def _heads(self, batch: pa.RecordBatch) -> list[tuple[Header, ...]]:
-        """Return the headers of the user for each row."""
-        if not self.headers:
-            return [()] * batch.num_rows
-        columns = [
-            [(name, value) for value in _as_bytes(batch, column)]
-            for name, column in self.headers.items()
-        ]
-        return list(zip(*columns, strict=True))
 
     def _without_earlier(self, part: Part, records: Iterable[TopicRecord]) -> Iterator[TopicRecord]:
         """Yield records, and leave out those that earlier attempts have left in the topic.
@@ -172,7 +170,7 @@ class KafkaSink(Sink):
                 headers: Any = message.headers() or []
                 origin = Origin.of(headers)
                 if origin is not None and (origin.sink, origin.epoch) == (sink, epoch):
-                    yield origin, TopicRecord(_raw(message.value()), _raw(message.key()), headers)
+                    yield origin, (_raw(message.value()), _raw(message.key()), headers)
 
     def _reader(self, outputs: Outputs) -> TopicReader:
         group = f"statekit-{outputs.checkpoint}-{outputs.sink}"
@@ -276,7 +274,7 @@ def kafka(
         retry_seconds: how long requests and deliveries are retried while no broker answers.
 
     Raises:
-        StateTypeError: confluent-kafka is not installed, or an option is one that statekit sets.
+        StateTypeError: confluent-kafka is not installed, or an option is not valid.
 
     >>> kafka("localhost:9092", "totals", key="customer", options={"compression.type": "lz4"})
     KafkaSink(cluster=KafkaServers('localhost:9092', options of compression.type), topic='totals', \

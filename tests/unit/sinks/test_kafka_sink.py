@@ -84,6 +84,7 @@ def test_an_epoch_that_was_published_but_not_committed_is_not_written_again(
     assert kafka.records(topic) == before
 
 
+@pytest.mark.slow
 def test_only_the_missing_records_of_an_epoch_are_written_at_any_parallelism(
     root: Path, kafka: KafkaBroker, topic: str
 ) -> None:
@@ -140,6 +141,7 @@ def test_values_keys_and_headers_are_fields_as_bytes(kafka: KafkaBroker, topic: 
     assert own == [("at", b"2026-01-31T06:00:00Z"), ("by", b"a")]
 
 
+@pytest.mark.slow
 def test_equal_records_of_an_epoch_are_written_as_often_as_they_were_emitted(
     root: Path, kafka: KafkaBroker, topic: str
 ) -> None:
@@ -153,6 +155,7 @@ def test_equal_records_of_an_epoch_are_written_as_often_as_they_were_emitted(
     assert len(kafka.values(topic)) == 4
 
 
+@pytest.mark.slow
 def test_more_records_than_the_queue_has_room_for_are_written(
     root: Path, kafka: KafkaBroker, topic: str
 ) -> None:
@@ -164,6 +167,7 @@ def test_more_records_than_the_queue_has_room_for_are_written(
     assert spent(kafka, topic) == sums(orders)
 
 
+@pytest.mark.slow
 def test_records_of_others_in_the_topic_are_left_alone(
     root: Path, kafka: KafkaBroker, topic: str
 ) -> None:
@@ -193,6 +197,7 @@ def test_a_broker_that_does_not_answer_is_an_error_after_a_while(root: Path) -> 
         run(root, sink)
 
 
+@pytest.mark.slow
 def test_a_record_that_is_too_large_is_an_error_that_commits_nothing(
     root: Path, kafka: KafkaBroker, topic: str
 ) -> None:
@@ -204,6 +209,7 @@ def test_a_record_that_is_too_large_is_an_error_that_commits_nothing(
     assert len(kafka.values(topic)) == 1
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_gone_in_an_epoch_is_an_error_and_nothing_is_lost(
     root: Path, kafka: KafkaBroker, topic: str
 ) -> None:
@@ -247,6 +253,16 @@ def test_options_that_are_not_valid_are_refused(
     assert "sasl.password" not in options or "sentinel" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"partitions": 0}, "give a number of partitions"), ({"retry_seconds": -1}, "give seconds")],
+)
+def test_numbers_that_make_no_sense_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(sk.StateTypeError, match=message):
+        sk.sinks.kafka("localhost:9092", "totals", **given)
+
+
+@pytest.mark.slow
 def test_a_second_run_fences_the_transactions_of_the_first(
     root: Path, kafka: KafkaBroker, topic: str
 ) -> None:

@@ -91,6 +91,8 @@ def _with_id(field: pa.Field, column: pa.Field) -> pa.Field:
     type_, id_ = field.type, column.metadata[_FIELD_ID]
     if pa.types.is_struct(type_):
         type_ = pa.struct([_with_id(part, column.type.field(part.name)) for part in type_])
+    elif pa.types.is_large_list(type_):  # rows that pyiceberg has read may have such lists
+        type_ = pa.large_list(_with_id(type_.value_field, column.type.field(0)))
     elif parts := parts_of(type_):
         own = [column.type.field(0)] if len(parts) == 1 else parts_of(column.type)
         pairs = zip(parts, own, strict=True)

@@ -263,6 +263,28 @@ def test_an_upsert_keeps_the_last_row_of_each_key_and_deletes(root: Path, table:
     assert table.rows() == [Spent("c0", 18), Spent("c2", 26), Spent("c9", 4)]
 
 
+def test_an_upsert_leaves_the_values_of_other_rows_as_they_were(table: LakeTable) -> None:
+    def started(key: bytes, took: dt.timedelta) -> None:
+        job, trip = sk.Job("trips"), TRIP._replace(raw=key, took=took)
+        sink = table.sink(mode="upsert", key="raw")
+        job.source("trips", Trip).process(visited).sink("visited", sink)
+        job.run({"trips": [trip, trip._replace(raw=b"both")]})
+
+    for number, key in enumerate([b"one", b"two", b"three"]):
+        started(key, dt.timedelta(microseconds=number))
+    rows = {row["raw"]: row for row in table.read().to_pylist()}
+    assert {key: row["took"] for key, row in rows.items()} == {
+        b"one": 0,
+        b"two": 1,
+        b"three": 2,
+        b"both": 2,
+    }
+    assert len(table.read()) == 4
+    for row in rows.values():
+        assert (row["tags"], row["counts"]) == (["a", "b"], [(5, 1_000_000)])
+        assert row["place"] == {"_1": "oslo", "_2": 5}
+
+
 def test_an_upsert_that_runs_again_changes_nothing(root: Path, table: LakeTable) -> None:
     accounts(table).run({"orders": ORDERS}, checkpoint=root, epoch_size=5, drain=False)
     before = table.rows()

@@ -8,8 +8,6 @@ closed.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +24,7 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.functions.process import Process
+from statekit.rare_collection import rare_collection
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.guarded_calls import Collect
 from statekit.runtime.shard_input import ShardInput
@@ -35,9 +34,6 @@ from statekit.working_copy.copies import WorkingCopies, WorkingCopy
 
 INDEXES = frozenset({DUE, EXPIRY})
 """Families whose rows are derived from other rows. They are not counted."""
-
-# Thresholds of Python's three generations while a shard runs; see `_rare_collection`.
-RARE_COLLECTION = (50_000, 20, 100)
 
 
 def run_shard(
@@ -57,7 +53,7 @@ def run_shard(
     Parameters:
         collect: takes failed records, as for `ShardTask`.
     """
-    with _rare_collection():
+    with rare_collection():
         try:
             if not records.has_records() and not plan.due_clocks:
                 return None
@@ -80,24 +76,6 @@ def reporting(
 ) -> Generator[list[Any], None, None]:
     """Yield the outputs of a shard, then append its report to a list."""
     reports.append((yield from running))
-
-
-@contextlib.contextmanager
-def _rare_collection() -> Iterator[None]:
-    """Reduce the frequency of cyclic garbage collection while a shard runs.
-
-    A shard creates a few objects per event, nearly none of them cyclic. At the usual threshold of
-    700 the search for cycles took a third of the time of a running count.
-    """
-    usual = gc.get_threshold()
-    if usual[0] == 0 or usual[0] >= RARE_COLLECTION[0]:
-        yield  # turned off, or rare enough
-        return
-    gc.set_threshold(*RARE_COLLECTION)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
 
 
 def obtained(

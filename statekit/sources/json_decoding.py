@@ -8,7 +8,7 @@ record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.errors import CALL_FAILURES, ProcessError, is_users
+from statekit.rare_collection import rare_collection
 from statekit.records.arrow_reader import ColumnMismatch, Read, field_reader
 from statekit.records.declaration import ValueMismatch
 from statekit.records.union import Records
@@ -79,26 +80,28 @@ class JsonDecoder:
             first, second = (self(partition, batch.slice(*part)) for part in parts)
             return Decoded(first.records + second.records, first.bad + second.bad)
         documents = batch.column(VALUE).to_pylist()
-        rows = self._read_quickly(documents, others)
-        bad = []
-        for row, record in enumerate(rows):
-            if record is _REFUSED:
-                values = {name: column[row] for name, column in others.items()}
-                try:
-                    rows[row] = self._general.record(documents[row], values)
-                except CALL_FAILURES as error:
-                    if not is_users(error) and not isinstance(error, ProcessError):
-                        raise
-                    bad.append(self._bad(partition, batch, row, error))
-        if bad:
-            rows = [record for record in rows if record is not _REFUSED]
-        return Decoded(rows, bad)
+        with rare_collection():
+            rows, refused = self._read_quickly(documents, others)
+        bad: dict[int, BadRecord] = {}
+        for row in sorted(refused):
+            values = {name: column[row] for name, column in others.items()}
+            try:
+                rows[row] = self._general.record(documents[row], values)
+            except CALL_FAILURES as error:
+                if not is_users(error) and not isinstance(error, ProcessError):
+                    raise
+                bad[row] = self._bad(partition, batch, row, error)
+        return Decoded(_without(rows, bad), list(bad.values()))
 
-    def _read_quickly(self, documents: list[Any], others: Mapping[str, list[Any]]) -> list[Any]:
-        """Return the records that the fast way reads, and `_REFUSED` for each other document."""
+    def _read_quickly(
+        self, documents: list[Any], others: Mapping[str, list[Any]]
+    ) -> tuple[list[Any], set[int]]:
+        """Return the records that the fast way reads, with None for each other document, and the
+        rows of those.
+        """
         fast, count = self._fast, len(documents)
         if fast is None:
-            return [_REFUSED] * count
+            return [None] * count, set(range(count))
         decoded: list[Any] = []
         refused: set[int] = set()
         rest = iter(documents)
@@ -112,12 +115,13 @@ class JsonDecoder:
         if refused:
             others = {name: _without(column, refused) for name, column in others.items()}
         records = fast.build(decoded, others)
-        if not fast.is_stored(records):
-            records = [of if fast.is_stored([of]) else _REFUSED for of in records]
-        fitting = iter(records)
         if refused:
-            return [_REFUSED if row in refused else next(fitting) for row in range(count)]
-        return records
+            fitting = iter(records)
+            records = [None if row in refused else next(fitting) for row in range(count)]
+        for row in fast.not_stored(records):
+            records[row] = None
+            refused.add(row)
+        return records, refused
 
     def _others(self, batch: pa.RecordBatch) -> dict[str, list[Any]]:
         """Return the values of the fields that other columns contain.
@@ -156,8 +160,7 @@ class JsonDecoder:
         return JsonInputs(self.records, self.columns)
 
 
-_REFUSED: Any = object()
-
-
-def _without(column: list[Any], rows: set[int]) -> list[Any]:
+def _without(column: list[Any], rows: Collection[int]) -> list[Any]:
+    if not rows:
+        return column
     return [value for row, value in enumerate(column) if row not in rows]

@@ -50,8 +50,18 @@ class DocumentDecoder:
     build: Build
     instants: tuple[Callable[[Any], Any], ...] = ()
 
-    def is_stored(self, records: list[Any]) -> bool:
-        """Return whether all times of records are instants in UTC."""
+    def not_stored(self, records: list[Any]) -> list[int]:
+        """Return the places of the records with a time that is no instant in UTC.
+
+        Parameters:
+            records: those that `build` has made, and None.
+        """
+        if not self.instants or self._are_in_utc([of for of in records if of is not None]):
+            return []
+        places = enumerate(records)
+        return [place for place, of in places if of is not None and not self._are_in_utc([of])]
+
+    def _are_in_utc(self, records: list[Any]) -> bool:
         return all(
             {at.tzinfo for at in map(get, records) if at is not None} <= _IN_UTC
             for get in self.instants

@@ -24,6 +24,7 @@ RANKS = [
     "number_faults",
     "byte_size",
     "clock",
+    "rare_collection",
     "timestamp",
     "watermark",
     "keygroup",

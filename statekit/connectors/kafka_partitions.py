@@ -31,7 +31,7 @@ _SETTINGS = {
     "auto.offset.reset": "error",
     "enable.auto.offset.store": False,
     # The end of a partition is known after a fetch without records.
-    "fetch.wait.max.ms": 50,
+    "fetch.wait.max.ms": 100,
     # How long a partition is not fetched after its queue was full.
     "fetch.queue.backoff.ms": 10,
     # A partition that is new is found by its first fetch.
@@ -182,8 +182,8 @@ class PartitionConsumer:
             if at is not None and at > ends.get(partition, 0):
                 self.fail_out_of_range(partition, at)
         if silent_s > self._cluster.retry_seconds:
-            topics = ", ".join(sorted({repr(partition.topic) for partition in waiting}))
-            self._cluster.fail(f"read {topics}", self._noted.cause_of(timed_out()))
+            partitions = ", ".join(map(str, waiting))
+            self._cluster.fail(f"read partitions {partitions}", self._noted.cause_of(timed_out()))
 
     def ended_at(self, partition: KafkaPartition) -> int | None:
         """Return the offset at which a partition ends; None if records may follow."""

@@ -13,9 +13,11 @@ import pyarrow as pa
 from statekit.clock import sleep_s, stopwatch_s
 from statekit.connectors.kafka import KafkaPartition, KafkaServers, Option
 from statekit.connectors.kafka_partitions import PartitionConsumer, reader_of_process
+from statekit.connectors.schema_registry import SchemaRegistry
 from statekit.errors import ConnectorError, StateTypeError
 from statekit.records.union import Records
 from statekit.shown import shown
+from statekit.sources.avro_decoding import AvroDecoder, check_avro_is_installed
 from statekit.sources.decoding import ColumnDecoder, Decoder
 from statekit.sources.json_decoding import JsonDecoder
 from statekit.sources.kafka_columns import (
@@ -30,6 +32,9 @@ from statekit.timestamp import datetime_to_micros
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
+
+Format = Literal["json", "avro", "bytes"]
+"""The format of the values of records."""
 
 Start = Literal["earliest", "latest"] | dt.datetime
 """Where a new checkpoint starts."""
@@ -56,15 +61,17 @@ class KafkaSource(Source):
         start: where a new checkpoint starts.
         isolation: whether records of open and aborted transactions are read.
         find_new_seconds: how often new topics and partitions are looked for.
+        registry: of the schemas of Avro.
     """
 
     cluster: KafkaServers
     topics: tuple[str, ...] | re.Pattern[str]
-    value: Literal["json", "bytes"] = "json"
+    value: Format = "json"
     fields: Mapping[str, str] = field(default_factory=dict)
     start: Start = "earliest"
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     find_new_seconds: float = 30.0
+    registry: SchemaRegistry | None = None
 
     def __post_init__(self) -> None:
         for column in self.fields.values():
@@ -78,6 +85,7 @@ class KafkaSource(Source):
         return {**self.__dict__, "_prefetched": None}  # each process connects
 
     def open(self, *, reads_here: bool) -> None:
+        self.close()
         self._find_partitions()
         if reads_here:
             self._prefetched = _Prefetched(PartitionConsumer(self.cluster, self.isolation))
@@ -123,6 +131,8 @@ class KafkaSource(Source):
         decode: Decoder
         if self.value == "bytes":
             decode = RenamedColumns(ColumnDecoder(records, name), columns)
+        elif self.registry is not None:
+            decode = AvroDecoder(records, name, self.registry, columns)
         else:
             decode = JsonDecoder(records, name, columns)
         return with_texts(decode, records, columns, name)
@@ -298,11 +308,12 @@ def kafka(
     servers: str,
     topics: str | Sequence[str] | re.Pattern[str],
     *,
-    value: Literal["json", "bytes"] = "json",
+    value: Format = "json",
     fields: Mapping[str, str] | None = None,
     start: Start = "earliest",
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     find_new_seconds: float = 30.0,
+    registry: str | None = None,
     options: Mapping[str, Option] | None = None,
     retry_seconds: float = 60.0,
 ) -> KafkaSource:
@@ -315,8 +326,8 @@ def kafka(
         servers: addresses of brokers, such as `"kafka-1:9092,kafka-2:9092"`.
         topics: the name of a topic, several names, or a regular expression that matches whole
             names.
-        value: the format of values: `"json"` for one JSON object per record, or `"bytes"` for the
-            value as it is, in the field `value`.
+        value: the format of values: `"json"` for one JSON object per record, `"avro"` for Avro with
+            a schema registry, or `"bytes"` for the value as it is, in the field `value`.
         fields: fields that are not in the value: for the name of each, `"key"`, `"timestamp"`,
             `"topic"`, `"partition"`, `"offset"`, `"headers"`, `"header:NAME"` or `"value"`. Keys
             and headers are bytes, or text in UTF-8 if the field is.
@@ -324,6 +335,7 @@ def kafka(
             time with a zone.
         isolation: `"read_uncommitted"` also reads records of open and aborted transactions.
         find_new_seconds: how often new topics and partitions are looked for.
+        registry: the URL of the schema registry, such as `"http://registry:8081"`, for `"avro"`.
         options: properties of librdkafka, such as `{"security.protocol": "SASL_SSL"}`.
         retry_seconds: how long requests are retried while no broker answers.
 
@@ -333,16 +345,23 @@ def kafka(
     >>> kafka("localhost:9092", "orders", fields={"customer": "key"}).topics
     ('orders',)
     """
-    _check_choice("value", value, ("json", "bytes"))
+    _check_choice("value", value, ("json", "avro", "bytes"))
     _check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
     if not isinstance(start, dt.datetime):
         _check_choice("start", start, ("earliest", "latest"))
     elif start.tzinfo is None:
         raise StateTypeError(f"start={start} has no time zone: give one, such as datetime.UTC")
+    if (value == "avro") != (registry is not None):
+        raise StateTypeError(
+            'pass value="avro" and registry= together: schemas of Avro are in a schema registry'
+        )
     cluster = KafkaServers(servers, dict(options or {}), retry_seconds)
     named = _names(topics)
+    schemas = None if registry is None else SchemaRegistry(registry, retry_seconds)
+    if schemas is not None:
+        check_avro_is_installed()
     return KafkaSource(
-        cluster, named, value, dict(fields or {}), start, isolation, find_new_seconds
+        cluster, named, value, dict(fields or {}), start, isolation, find_new_seconds, schemas
     )
 
 

@@ -93,6 +93,7 @@ DOORS = {
         "query",
         "sinks/postgres_columns.py",
     },
+    "fastavro": {"sources/avro_decoding.py"},
     "confluent_kafka": {
         "connectors/kafka.py",
         "connectors/kafka_delivery.py",

@@ -91,12 +91,9 @@ class PartitionConsumer:
         return len(self._ends) == len(self._next)
 
     @property
-    def is_behind(self) -> bool:
-        """True if it is known that there are records that were not taken. Asks no broker."""
-        return any(
-            partition not in self._ends and (at or 0) < self._known_end(partition)
-            for partition, at in self._next.items()
-        )
+    def left(self) -> int:
+        """The number of records that were not taken, as far as is known. Asks no broker."""
+        return self.lag({partition: at or 0 for partition, at in self._next.items()})
 
     def lag(self, offsets: Mapping[KafkaPartition, int]) -> int:
         """Return how many records are after offsets, as far as is known. Asks no broker."""

@@ -43,7 +43,8 @@ _ROWS_MAX = 10_000
 """Records of a batch."""
 
 _FILL_S = 0.05
-"""How long an epoch waits for more records if it is known that there are some, in seconds."""
+_FILL_FROM = 5_000
+"""How long an epoch waits for more records if it is known that there are so many, in seconds."""
 
 _POLL_S = 0.1
 """How often the driver of Spark asks for new records while it waits, in seconds."""
@@ -263,7 +264,7 @@ class _Prefetched:
                 consumer.check_silence()
         if found is not self._messages:
             self._add(found)
-        if 0 < self._count < limit and consumer.is_behind:
+        if 0 < self._count < limit and consumer.left > _FILL_FROM:
             self._add(consumer.fill(limit - self._count, _FILL_S))
         return {partition: end for partition, end in self._ends.items() if end is not None}
 

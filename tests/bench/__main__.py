@@ -23,6 +23,7 @@ from tests.bench import (
     durability,
     first_epoch,
     hot_loop,
+    kafka_job,
     keys_held,
     kv_on_spark,
     lake_sinks,
@@ -87,6 +88,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     **nexmark_on_spark.BENCHMARKS,
     **nexmark_on_flink.BENCHMARKS,
     **replica.BENCHMARKS,
+    **kafka_job.BENCHMARKS,
     **checks.BENCHMARKS,
     **postgres_sink.BENCHMARKS,
 }

@@ -320,16 +320,18 @@ class Plan:
         for operator in self.operators:
             if operator.late == stream:
                 return operator.declared.record_type
-            if operator.errors == stream:
-                return FAILED_RECORDS.record_type
         output = self.output_of(stream)
         return output.record_type if output is not None else None
 
     def output_of(self, stream: str) -> AnyOutput | None:
-        """Return the output type of an operator or a transform; None if it emits nothing."""
+        """Return the output type of a transform, an operator or its failed records; None if it
+        emits nothing.
+        """
         transform = self.transform(stream)
         if transform is not None:
             return transform.function.output_type
+        if any(operator.errors == stream for operator in self.operators):
+            return FAILED_RECORDS
         return self.operator(stream).declared.output_type
 
     def idle_after_us(self, stream: str) -> int | None:

@@ -8,7 +8,7 @@ from operator import or_
 from typing import Any
 
 from statekit.errors import ProcessError
-from statekit.job.plan import FAILED_RECORDS, Plan
+from statekit.job.plan import Plan
 from statekit.records.declaration import BesideFields, ForeignValue
 from statekit.records.output_type import OutputType
 from statekit.records.output_union import AnyOutput, of_each_class, output_type_of
@@ -79,8 +79,6 @@ RecordForm = SourceForm | AnyOutput
 
 def columns_of(job: Plan, stream: str) -> AnyOutput:
     """Return the type of the records of a stream with a sink, which has their columns."""
-    if any(operator.errors == stream for operator in job.operators):
-        return FAILED_RECORDS
     if job.is_source(stream) or any(operator.late == stream for operator in job.operators):
         records = job.record_of(stream)
         assert records is not None, "it has records"

@@ -141,6 +141,15 @@ class StateModel:
         self._lent = None
         self._cells.clear()
 
+    def saved(self) -> Any:
+        """Return a copy of the contents, for `restore`."""
+        return copy.deepcopy(self._cells)
+
+    def restore(self, saved: Any) -> None:
+        """Take back all changes since `saved`."""
+        self._lent = None
+        self._cells = saved
+
     def plain(self) -> Any:
         """Return the state as plain Python, as `Harness.state` does. This is no read: it does not
         restart a TTL.
@@ -550,6 +559,14 @@ class TimersModel:
             for timer in sorted(self._timers, key=lambda timer: (timer.at, timer.clock, timer.name))
             if name in (None, timer.name) and clock in (None, timer.clock)
         ]
+
+    def saved(self) -> Any:
+        """Return a copy of the timers, for `restore`."""
+        return self._timers.copy()
+
+    def restore(self, saved: Any) -> None:
+        """Take back all changes since `saved`."""
+        self._timers = saved
 
     def take_due(
         self, watermark: dt.datetime | None, processing_time: dt.datetime | None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from statekit.errors import StateTypeError
+from statekit.errors import CALL_FAILURES, StateTypeError, is_of_call
 from statekit.functions.context import Context
 from statekit.functions.process import Process
 from statekit.functions.signature import Bound
@@ -42,7 +42,8 @@ class ProcessModel:
 
     It knows which records are late, when timers fire and when state expires, and nothing of rows,
     shards and commits. A call is an epoch and returns the records of each sink, as with a
-    `JobHarness` of the function. The records of one key are in order; keys are in any order.
+    `JobHarness` of the function. The records of one key are in order; keys are in any order. A
+    function that drops or collects failed records does so here, but there is no sink of them.
 
     Parameters:
         process: the decorated function. It has a key, and no operator state.
@@ -217,6 +218,7 @@ class KeyModel:
         self.clocks = ModelClocks()
         self.context = ContextModel(process.name, key, TimersModel())
         self.states: dict[str, StateModel] = models_of(process, self.clocks)
+        self._goes_on = process.errors.goes_on
         self.buffered: list[tuple[dt.datetime, int, Any]] = []
         states, context = cast("dict[str, State]", self.states), cast("Context", self.context)
         self.function: Bound = process.signature.bind(states, context)
@@ -277,8 +279,22 @@ class KeyModel:
     def _called(self, bound: Bound, argument: Any) -> Iterator[Any]:
         """Call a bound function, and yield copies of its outputs, which it may change later."""
         function, arguments = bound
-        emitted = function(argument, *arguments)
-        return iter(()) if emitted is None else map(copy.deepcopy, emitted)
+        if self._goes_on:
+            return self._guarded(function, argument, *arguments)
+        return _copies(function(argument, *arguments))
+
+    def _guarded(self, function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
+        """Return the outputs of a call. If it fails, return none, and take back its changes."""
+        parts = *self.states.values(), self.context.timers
+        saved = [part.saved() for part in parts]
+        try:
+            return iter(list(_copies(function(*arguments))))
+        except CALL_FAILURES as error:
+            if not is_of_call(error):
+                raise
+            for part, before in zip(parts, saved, strict=True):
+                part.restore(before)
+            return iter(())
 
     def fire(
         self, before: dt.datetime | None, watermark: dt.datetime | None, processing: dt.datetime
@@ -307,6 +323,10 @@ class WritingKey(KeyModel):
         yield from super()._called(bound, argument)
         for state in self.states.values():
             state.write_changes()
+
+
+def _copies(emitted: Iterable[Any] | None) -> Iterator[Any]:
+    return iter(()) if emitted is None else map(copy.deepcopy, emitted)
 
 
 def _later(one: dt.datetime | None, other: dt.datetime | None) -> dt.datetime | None:

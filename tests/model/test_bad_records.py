@@ -16,7 +16,7 @@ import statekit as sk
 from statekit.backend import mutation
 from statekit.functions.process import Process
 from statekit.state import base
-from statekit.testing import Harness
+from statekit.testing import Harness, check
 from tests.support.effort import SOAK
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -303,3 +303,48 @@ def test_failed_records_are_the_same_for_every_cut_and_parallelism(
     other.send(*every)
     records = [sorted(filter(None, (each.record for each in of.errors))) for of in (one, other)]
     assert records[0] == records[1]
+
+
+class Payment(NamedTuple):
+    customer: str
+    at: dt.datetime
+    cents: int
+
+
+@sk.process(key="customer", event_time="at", lateness="1 minute", ordered=True, on_error="collect")
+def balance(
+    payment: Payment,
+    ctx: sk.Context,
+    total: sk.ValueState[int],
+    recent: Annotated[sk.ListState[int], sk.TTL("1 minute", "event")],
+) -> Iterator[tuple[str, int]]:
+    total.update((total.get() or 0) + payment.cents)
+    recent.append(payment.cents)
+    ctx.timers.replace(payment.at + SECOND)
+    yield payment.customer, total.get() or 0
+    if payment.cents % 3 == 0:
+        raise Boom(payment.customer)
+
+
+@balance.on_timer
+def settled(timer: sk.Timer, ctx: sk.Context, total: sk.ValueState[int]) -> None:
+    seen = total.get() or 0
+    total.clear()
+    if seen % 2:
+        raise Boom(str(ctx.key))
+
+
+@sk.process(key="error")
+def counted(failed: sk.FailedRecord, seen: sk.ValueState[int]) -> Iterator[int]:
+    seen.update((seen.get() or 0) + 1)
+    yield seen.get() or 0
+
+
+def test_all_properties_hold_for_functions_that_fail() -> None:
+    job = sk.Job("bank")
+    outputs = job.source("payments", Payment).process(balance).sink("balances")
+    outputs.errors.sink("bad")
+    outputs.errors.process(counted).sink("counted")
+    report = check(job, examples=200 if SOAK else 5)
+    checked = {each.name for each in report.properties if each.histories}
+    assert {"epochs", "plain Python", "replays", "parallelism", "faults"} <= checked

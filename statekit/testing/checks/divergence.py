@@ -80,7 +80,8 @@ def _row(title: str, cells: Any) -> Iterator[str]:
 def _text(epoch: dict[str, list[Any]]) -> str:
     """Return the text of the records of an epoch, by sink."""
     texts = [f"{sink}: {shown(of, _TEXT_MAX)}" for sink, of in epoch.items() if of]
-    if list(epoch) in (["outputs"], ["outputs", "late"]) and not epoch.get("late"):
+    others = [of for sink, of in epoch.items() if sink != "outputs"]
+    if epoch.keys() <= {"outputs", "late", "errors"} and not any(others):
         return shown(epoch["outputs"], _TEXT_MAX)
     return "; ".join(texts) or "nothing"
 

@@ -438,11 +438,11 @@ def _records(history: History) -> Any:
 
 
 def _emitted(observed: Observed) -> Any:
-    """Return copies of all emitted records; by sink if there are others than `outputs` and
-    `late`.
+    """Return copies of all emitted records; by sink if there are others than those of a single
+    function.
     """
     by_sink = {
         sink: deepcopy([record for epoch in observed.epochs for record in epoch[sink]])
         for sink in observed.epochs[0]
     }
-    return by_sink["outputs"] if by_sink.keys() <= {"outputs", "late"} else by_sink
+    return by_sink["outputs"] if by_sink.keys() <= {"outputs", "late", "errors"} else by_sink

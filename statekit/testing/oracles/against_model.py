@@ -99,6 +99,7 @@ def _with_all_streams(job: Job) -> Job:
     for operator in job.operators:
         streams += [operator.name] if operator.declared.output_type is not None else []
         streams += [operator.late] if operator.declared.event_time is not None else []
+        streams += [operator.errors] if operator.declared.errors.on_error == "collect" else []
     every.sinks = [Output(name, name) for name in streams]
     return every
 

@@ -260,16 +260,16 @@ class WatermarkModel:
         """Return the event time that an input has reached, in microseconds.
 
         Parameters:
-            origin: a source, an operator or a stream of late records.
+            origin: a source, an operator, or a stream of late or of failed records.
             place: an operator and its input.
         """
-        above = self._operators.get(origin)
+        above = self._job.emitter_of(origin)
         if above is None:
             late_for = origin.removesuffix(".late")
             has_ended = origin == late_for or self._before.get(late_for) == END
             return END if drains and has_ended else self._largest.get(place, BEGINNING)
         if above.declared.event_time is not None:
-            return self._before[origin]
+            return self._before[above.name]
         origins = map(self._job.origin_of, above.inputs)
         return min(self._time_at(each, place, drains=drains) for each in origins)
 

@@ -81,7 +81,7 @@ def _text(epoch: dict[str, list[Any]]) -> str:
     """Return the text of the records of an epoch, by sink."""
     texts = [f"{sink}: {shown(of, _TEXT_MAX)}" for sink, of in epoch.items() if of]
     others = [of for sink, of in epoch.items() if sink != "outputs"]
-    if epoch.keys() <= {"outputs", "late", "errors"} and not any(others):
+    if {"outputs"} <= epoch.keys() <= {"outputs", "late", "errors"} and not any(others):
         return shown(epoch["outputs"], _TEXT_MAX)
     return "; ".join(texts) or "nothing"
 

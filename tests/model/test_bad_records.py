@@ -267,10 +267,12 @@ def ending(harness: Harness[Any], epochs: list[list[Order]], parallelism: int, c
         outputs.append(harness.send(*orders))
         if number == crash:
             harness.rescale(parallelism)
-    found = contents_of(harness)
-    fired = harness.advance_watermark(START + 100 * SECOND)
-    fired += harness.advance_processing_time(START + 100 * SECOND)
-    return outputs, fired, found, contents_of(harness)
+    found = [contents_of(harness)]
+    for seconds in (65, 75, 85, 100):  # elements expire one after the other
+        outputs.append(harness.advance_watermark(START + seconds * SECOND))
+        found.append(contents_of(harness))
+    outputs.append(harness.advance_processing_time(START + 100 * SECOND))
+    return outputs, [*found, contents_of(harness)]
 
 
 @pytest.mark.parametrize("of_state", STEPS, ids=lambda steps: steps[0])

@@ -285,7 +285,7 @@ class KeyModel:
 
     def _guarded(self, function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
         """Return the outputs of a call. If it fails, return none, and take back its changes."""
-        parts = *self.states.values(), self.context.timers
+        parts: list[StateModel | TimersModel] = [*self.states.values(), self.context.timers]
         saved = [part.saved() for part in parts]
         try:
             return iter(list(_copies(function(*arguments))))

@@ -168,11 +168,10 @@ STEPS = [
 """The steps at each state."""
 
 
-def made(on_error: Any) -> Process[Any, Any, Any]:
-    """Return a function that fails for bad records; with "fail", one that ignores them."""
-    ignores = on_error == "fail"
+def made(*, ignores: bool = False) -> Process[Any, Any, Any]:
+    """Return a function that fails for bad records, or ignores them."""
 
-    @sk.process(key="key", event_time="at", on_error=on_error)
+    @sk.process(key="key", event_time="at", lateness="40 seconds", on_error="collect")
     def work(
         order: Order,
         ctx: sk.Context,
@@ -282,7 +281,7 @@ def test_failed_calls_leave_no_trace(
     of_state: Sequence[str], data: st.DataObject, before: int, after: int, crash: int, spills: bool
 ) -> None:
     epochs = data.draw(epochs_of([of_state]))
-    real, ignoring = Harness(made("collect"), before), Harness(made("fail"), before)
+    real, ignoring = Harness(made(), before), Harness(made(ignores=True), before)
     with pytest.MonkeyPatch.context() as monkeypatch:
         if spills:
             spilling(monkeypatch)
@@ -297,7 +296,7 @@ def test_failed_calls_leave_no_trace(
 def test_failed_records_are_the_same_for_every_cut_and_parallelism(
     epochs: list[list[Order]], parallelism: int
 ) -> None:
-    one, other = Harness(made("collect"), parallelism), Harness(made("collect"))
+    one, other = Harness(made(), parallelism), Harness(made())
     orders = [order for some in epochs for order in some]
     every = [order._replace(at=START + n * SECOND) for n, order in enumerate(orders)]
     for start in range(0, len(every), 3):

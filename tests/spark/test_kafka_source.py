@@ -25,9 +25,9 @@ def test_a_checkpoint_moves_from_a_process_to_spark_and_back_three_times(
     orders = job.source("orders", Order, sk.sources.kafka(kafka.servers, topic))
     orders.process(spending).sink("spent", sk.sinks.parquet(out))
     for turn in range(7):
-        for number in range(6 * turn, 6 * turn + 6):  # one by one: the broker knows their ends
-            value = json.dumps(ORDERS[number]._asdict())
-            kafka.produce(topic, [value], partition=number % 2)
+        for order in ORDERS[6 * turn : 6 * turn + 6]:  # one by one: the broker knows their ends
+            value, partition = json.dumps(order._asdict()), int(order.customer == "c1")
+            kafka.produce(topic, [value], partition=partition)
         if turn % 2 == 0:
             job.run(checkpoint=runs.checkpoint, epoch_size=4)
         else:

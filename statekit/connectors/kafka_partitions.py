@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -263,13 +264,13 @@ class RangeReader:
 
 
 _of_process: dict[bytes, RangeReader] = {}
-"""The readers of this process. Connecting takes longer than to read a small range."""
+"""The readers of this process, by thread. Connecting takes longer than to read a small range."""
 
 
 def reader_of_process(cluster: KafkaServers, isolation: str) -> RangeReader:
-    """Return the reader that this process has for a cluster. It is used by one thread."""
+    """Return the reader that this thread has for a cluster. It reads one range at a time."""
     settings = cluster.servers, sorted(cluster.options.items()), isolation
-    key = msgspec.json.encode(settings)
+    key = msgspec.json.encode((*settings, threading.get_ident()))
     if key not in _of_process:
         _of_process[key] = RangeReader(cluster, isolation)
     return _of_process[key]

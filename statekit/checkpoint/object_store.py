@@ -438,15 +438,32 @@ def _on_disk(path: str, status: os.stat_result) -> Stored:
     return Stored(path, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
 
+_DURABLE: set[tuple[int, int, int]] = set()
+"""Folders whose entries this process has made durable: device, folder above, and folder."""
+
+
+def _identity(part: str, opened: int) -> tuple[int, int, int]:
+    above, found = os.fstat(opened), os.stat(part, dir_fd=opened, follow_symlinks=False)
+    return found.st_dev, above.st_ino, found.st_ino
+
+
 @contextlib.contextmanager
 def _opened_folder(folder: str, home: int) -> Iterator[int]:
-    """Open a folder below an open directory. Missing folders are created, and all are durable."""
+    """Open a folder below an open directory. Missing folders are created, and all are durable.
+
+    This process syncs the entry of a folder once, whoever has created it. A folder that is created
+    again has another identity.
+    """
     opened = os.dup(home)
     try:
         for part in folder.split("/") if folder else ():
             with contextlib.suppress(FileExistsError):
                 os.mkdir(part, dir_fd=opened)
-            os.fsync(opened)  # whoever created it
+                _DURABLE.discard(_identity(part, opened))  # the number of a removed one
+            entry = _identity(part, opened)
+            if entry not in _DURABLE:
+                os.fsync(opened)
+                _DURABLE.add(entry)
             inner = os.open(part, _FOLDER | _NO_LINK, dir_fd=opened)
             os.close(opened)
             opened = inner

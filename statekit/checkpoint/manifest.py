@@ -449,6 +449,8 @@ class EpochManifest(Sealed):
             others.
         batch: Spark's number of the last micro-batch in the state, or None.
         offsets: how much of each input is in the state; not of streams that Spark reads.
+        guarantees: how often a record is in the target of each sink after crashes: "exactly once",
+            "at least once"; only of sinks that say so.
         bad_records: how many records of sources did not fit their types so far, by source.
         parallelism: the number of shards.
         key_groups: as in the job file.
@@ -471,6 +473,7 @@ class EpochManifest(Sealed):
     batch: int | None = None
     offsets: dict[StoredText, InputOffset] = Field(default={})
     bad_records: dict[StoredText, Count] = Field(default={})
+    guarantees: dict[StoredText, StoredText] = Field(default={})
     parallelism: Annotated[int, Field(ge=1, le=32768)]
     key_groups: Annotated[int, Field(ge=1, le=32768)]
     writer: StoredText

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +11,7 @@ from rich.text import Text
 from statekit.backend.interface import StateSize
 from statekit.checkpoint.gc.readers import Readers, readers_of
 from statekit.checkpoint.job_file import TIMERS, WAITING
-from statekit.checkpoint.manifest import Placed, ShardState
+from statekit.checkpoint.manifest import EpochManifest, Placed, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import Retention
 from statekit.cli.arguments import AsJson, Checkpoint, Epoch
@@ -83,6 +83,8 @@ def print_checkpoint(
     )
     if reader.abandoned:
         say(rolled_back_text(reader.abandoned))
+    for line in _end_texts(manifest):
+        say(line)
     print_readers(readers, otherwise=f"the last {INSPECTED.epochs} epochs")
     for name, counts in operators.items():
         out.print()
@@ -91,6 +93,17 @@ def print_checkpoint(
             _print_skew(reader, name, counts)
         _print_restores(manifest.operators[name].shards)
         _print_placed(manifest.operators[name].placed)
+
+
+def _end_texts(manifest: EpochManifest) -> Iterator[str]:
+    """Yield how far sources were read, and the guarantees of sinks."""
+    for name, offset in manifest.offsets.items():
+        if isinstance(offset, dict):
+            bad = manifest.bad_records.get(name, 0)
+            many = f"; {bad:,} bad records so far" if bad else ""
+            yield f"source {name}: {len(offset):,} partitions{many}"
+    for name, guarantee in manifest.guarantees.items():
+        yield f"sink {name}: each record {guarantee}"
 
 
 def _print_states(reader: CheckpointReader, operator: str, sizes: dict[str, StateSize]) -> None:
@@ -198,6 +211,12 @@ def _as_data(
         "rolled_back": reader.abandoned,
         "parallelism": reader.manifest.parallelism,
         "key_groups": reader.job.key_groups,
+        "sources": {
+            name: {"offsets": offset, "bad_records": reader.manifest.bad_records.get(name, 0)}
+            for name, offset in reader.manifest.offsets.items()
+            if isinstance(offset, dict)
+        },
+        "sinks": reader.manifest.guarantees,
         **readers_as_data(readers),
         "operators": [_operator_as_data(reader, *operator) for operator in operators.items()],
     }

@@ -26,9 +26,23 @@ def explained_plan(plan: Plan, last: EpochManifest | None = None) -> str:
         lines.append(
             f"{transform.function.kind} {transform.name}: over the rows of {transform.input}"
         )
+    lines += _of_ends(plan)
     if last is not None:
         lines += _of_epoch(plan, last)
     return "\n".join(lines)
+
+
+def _of_ends(plan: Plan) -> Iterator[str]:
+    """Yield where the job itself says that records come from and go to."""
+    for each in plan.sources:
+        if each.source is not None:
+            kind = "a table" if each.source.is_bounded else "a stream"
+            bad = "" if each.on_error == "fail" else f"; bad records: {each.on_error}"
+            yield f"source {each.name}: {each.source}, {kind}{bad}"
+    for sink in plan.sinks:
+        if sink.target is not None:
+            guarantee = sink.target.guarantee or "as often as its function writes it"
+            yield f"sink {sink.name}: {sink.target}, each record {guarantee}"
 
 
 def _of_epoch(plan: Plan, last: EpochManifest) -> Iterator[str]:

@@ -118,6 +118,8 @@ class Coordinator:
         time.
         """
         self._now_us = now_us if options.clock is None else partial(_instant_of, options.clock)
+        self.guarantees: dict[str, str] = {}
+        """The guarantees of the sinks of this run, by name."""
         self.recorder = options.record
         self._recordings = None if options.record is None else KeptRecordings(options.record)
         self._collection: BackgroundCollection | None = None
@@ -493,6 +495,7 @@ class Coordinator:
                 if bad_records is not None
                 else (previous.bad_records if previous else {})
             ),
+            guarantees=self.guarantees,
             parallelism=self.parallelism,
             key_groups=self.key_groups,
             writer=self.writer,

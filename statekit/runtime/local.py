@@ -53,7 +53,7 @@ from statekit.runtime.sink_epochs import SinkEpochs, check_directories, output_b
 from statekit.runtime.stop_signals import stopped_by_signals
 from statekit.runtime.stream_forms import RecordForm, SourceForm, columns_of
 from statekit.shown import shown
-from statekit.sinks.frame_sinks import FrameSink
+from statekit.sinks.frame_sinks import FrameSink, guarantees_of
 from statekit.sinks.sink import Attempt, Earlier, Part, Receipt, Sink, sink_failures
 from statekit.sources.decoding import BadRecord
 from statekit.sources.source import Source
@@ -356,6 +356,7 @@ def run(
         for target in outputs.values():
             if isinstance(target, Sink):
                 closing.callback(target.close)
+        coordinator.guarantees = guarantees_of(outputs)
         runner.begin_sinks(outputs)
         if endpoint is not None:
             endpoint.serve(job.name, coordinator.metrics)

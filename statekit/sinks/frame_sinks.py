@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from statekit.sinks.sink import Attempt, Sink
+from statekit.sinks.sink import Attempt, Guarantee, Sink
 
 
 class FrameSink(ABC):
@@ -19,6 +19,11 @@ class FrameSink(ABC):
     The epoch then runs in the sink's own action. Otherwise the frame is computed and persisted
     before `write` is called.
     """
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """How often a record is in the target after crashes; None if the user's code decides."""
+        return None
 
     @property
     def may_duplicate(self) -> bool:
@@ -52,6 +57,16 @@ Target = Sink | FrameSink
 """The place of outputs: a sink of any runtime, or one of Spark alone."""
 
 
+def guarantees_of(targets: Mapping[str, object]) -> dict[str, str]:
+    """Return the guarantee of each sink that has one, by name.
+
+    >>> guarantees_of({"rows": writer("json", path="/data"), "alerts": print})
+    {'rows': 'at least once'}
+    """
+    found = ((name, getattr(target, "guarantee", None)) for name, target in targets.items())
+    return {name: str(guarantee) for name, guarantee in found if guarantee is not None}
+
+
 @dataclass(frozen=True)
 class Writer(FrameSink):
     """A sink for any DataFrame writer format. See `writer`."""
@@ -59,6 +74,10 @@ class Writer(FrameSink):
     format: str
     mode: str = "append"
     options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return "at least once"
 
     @property
     def may_duplicate(self) -> bool:

@@ -307,7 +307,7 @@ class EpochRunner:
         selected = [StreamColumns.of(job, stream, columns) for stream, columns in of_streams]
         rows: list[DataFrame] = []
         if isinstance(inputs, MergedInputs):
-            of_sources = [stream for stream in selected if job.is_source(stream.base)]
+            of_sources = [stream for stream in selected if stream.base in inputs.of_whole]
             selected = [stream for stream in selected if stream not in of_sources]
             if of_sources:
                 rows.append(shared_rows(inputs.whole, of_sources, is_merged=True))
@@ -487,7 +487,8 @@ class EpochRunner:
 def _frames_of(inputs: Mapping[str, DataFrame]) -> list[tuple[DataFrame, set[str]]]:
     """Return the frames to read, each with its input names. Merged inputs share one frame."""
     if isinstance(inputs, MergedInputs):
-        return [(inputs.whole, {*inputs})]
+        others = [(frame, {name}) for name, frame in inputs.others.items()]
+        return [(inputs.whole, {*inputs.of_whole}), *others]
     return [(frame, {name}) for name, frame in inputs.items()]
 
 

@@ -75,6 +75,7 @@ class Query:
         self._lock = threading.RLock()
         self._closing = threading.Lock()  # the end is noticed by several threads
         self._no_input: Mapping[str, DataFrame] = {}
+        self._static: Mapping[str, DataFrame] = {}  # inputs that were read, without rows
         self._last_epoch_s = stopwatch_s()
 
     def __repr__(self) -> str:
@@ -185,13 +186,24 @@ class Query:
         finally:
             self._coordinator.close()
 
-    def start_stream(self, inputs: Mapping[str, DataFrame]) -> None:
-        """Start Spark's query over streaming frames."""
+    def start_stream(
+        self, inputs: Mapping[str, DataFrame], static: Mapping[str, DataFrame]
+    ) -> None:
+        """Start Spark's query over streaming frames, after static ones were read in an epoch.
+
+        Parameters:
+            inputs: the streaming frames.
+            static: the other ones.
+        """
         options = self._options
         beat_s = heartbeat_s(options.heartbeat)
         self._no_input = {
-            name: df.sparkSession.createDataFrame([], df.schema) for name, df in inputs.items()
+            name: df.sparkSession.createDataFrame([], df.schema)
+            for name, df in {**inputs, **static}.items()
         }
+        self._static = {name: self._no_input[name] for name in static}
+        if static:
+            self._read_static(static)
         settles = any(op.declared.traits.settles for op in self._coordinator.job.operators)
         has_idle_epochs = bool(options.drain) or settles or beat_s is not None
         if has_idle_epochs:
@@ -213,6 +225,29 @@ class Query:
         if self._endpoint is not None or self._runner.closes_sinks:
             end = partial(self._close_at_end, self._stream)
             threading.Thread(target=end, name="statekit end", daemon=True).start()
+
+    def _read_static(self, static: Mapping[str, DataFrame]) -> None:
+        """Run an epoch over static frames that no epoch has read: before all streams.
+
+        An epoch that was begun is completed first. It is this one, unless a static input is new.
+        """
+        coordinator = self._coordinator
+        coordinator.notes_beginnings = True
+        offsets = {} if coordinator.last is None else coordinator.last.offsets
+        if offsets.keys() >= static.keys():
+            return
+        if coordinator.note is not None and coordinator.note.what != "records":
+            raise RestoreError(
+                f"epoch {coordinator.epoch} of {coordinator.repository.url} was begun without "
+                f"the static inputs {sorted(static.keys() - offsets.keys())}: start once without "
+                "them, so that the epoch is completed, then with them"
+            )
+        unread = {name: df for name, df in static.items() if name not in offsets}
+        ends = {**offsets, **dict.fromkeys(unread, 1)}
+        try:
+            self._epoch({**self._no_input, **unread}, "records", offsets=ends)
+        except (PySparkException, Py4JJavaError) as error:
+            raise translated(error) from error
 
     def _close_at_end(self, stream: StreamingQuery) -> None:
         """Close the endpoint and the sinks when the job ends or fails.
@@ -319,7 +354,8 @@ class Query:
                 "backup, or start with a new checkpoint"
             )
         self._finish_idle()
-        self._epoch(split(df, self._coordinator.job), f"batch {batch}", batch)
+        inputs = split(df, self._coordinator.job, self._static)
+        self._epoch(inputs, f"batch {batch}", batch)
 
     def _beat(self, interval_s: float, may_run: Callable[[], bool]) -> float:
         """Run an epoch if the last one was at least `interval_s` ago.

@@ -21,7 +21,7 @@ from statekit.metrics.option import open_endpoint
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.sink_epochs import check_directories
 from statekit.shown import shown
-from statekit.sinks.frame_sinks import Callback, FrameSink, Target
+from statekit.sinks.frame_sinks import Callback, FrameSink, Target, guarantees_of
 from statekit.sinks.sink import Sink
 from statekit.sources.source import Source
 from statekit.spark.epoch import EpochRunner
@@ -90,6 +90,7 @@ def start_query(
             endpoint.serve(job.name, coordinator.metrics)
         runner = EpochRunner(coordinator, sinks, options, first_inputs or {}, spark.sparkContext)
         opened.callback(runner.close_sinks)
+        coordinator.guarantees = guarantees_of(sinks)
         runner.begin_sinks()
         query: Query
         if sources:
@@ -102,7 +103,9 @@ def start_query(
             check_sparks_part(coordinator)
         query = Query(coordinator, runner, options, endpoint)
         if is_streaming:
-            query.start_stream(frames)
+            streams = {name: df for name, df in frames.items() if df.isStreaming}
+            static = {name: df for name, df in frames.items() if not df.isStreaming}
+            query.start_stream(streams, static)
             opened.pop_all()  # the query closes all of it when the stream ends
         else:
             query.run_bounded(frames)
@@ -113,7 +116,7 @@ def _is_streaming(frames: Mapping[str, DataFrame], sources: Mapping[str, Source]
     """Return whether an input has records that are not there yet.
 
     Raises:
-        StateTypeError: the inputs cannot be mixed.
+        StateTypeError: it is a streaming frame, and another input is a source.
     """
     kinds = {df.isStreaming for df in frames.values()}
     if sources and True in kinds:
@@ -123,8 +126,6 @@ def _is_streaming(frames: Mapping[str, DataFrame], sources: Mapping[str, Source]
             "Spark decides how far it reads the first, and statekit the second. Read both as "
             "sources, or both as frames"
         )
-    if len(kinds) > 1:
-        raise StateTypeError("inputs are either all streaming or all static: do not mix them")
     return True in kinds or not all(source.is_bounded for source in sources.values())
 
 

@@ -144,6 +144,32 @@ def test_a_static_frame_is_read_before_the_first_record_of_a_source(
     )
 
 
+def test_a_static_frame_is_read_before_the_first_record_of_a_streaming_one(
+    runs: Runs, tmp_path: Path
+) -> None:
+    from tests.unit.sources.test_protocol import Rate, discounted
+
+    job = sk.Job("shop")
+    orders, rates = job.source("orders", Order), job.source("rates", Rate)
+    more = job.source("more", Order)
+    paid = orders.union(rates, more).process(discounted)
+    paid.sink("spent", sk.sinks.parquet(tmp_path / "out"))
+    frames = {
+        "rates": runs.spark.createDataFrame([Rate(f"c{number}", 50) for number in range(3)]),
+        "orders": runs.stream("orders", "customer string, cents long"),
+        "more": runs.stream("more", "customer string, cents long"),
+    }
+    runs.feed("orders", [order._asdict() for order in ORDERS[:6]])
+    query = start(runs, job, inputs=frames)
+    assert [progress.records_in for progress in query.progress] == [3, 6]
+    runs.feed("more", [order._asdict() for order in ORDERS[6:]])
+    query = start(runs, job, inputs=frames)
+    assert [progress.records_in for progress in query.progress] == [6]
+    assert rows_of(tmp_path / "out") == sorted(
+        Spent(order.customer, order.cents // 2) for order in ORDERS
+    )
+
+
 def test_a_source_and_a_streaming_frame_are_not_mixed(
     runs: Runs, log: LogSource, tmp_path: Path
 ) -> None:

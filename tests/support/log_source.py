@@ -20,6 +20,9 @@ class LogSource(Source):
         self._is_bounded = is_bounded
         self.calls: list[str] = []
 
+    def __repr__(self) -> str:
+        return "LogSource"
+
     @property
     def is_bounded(self) -> bool:
         return self._is_bounded

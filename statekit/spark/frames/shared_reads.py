@@ -41,10 +41,16 @@ def merged(inputs: Mapping[str, DataFrame]) -> DataFrame:
     return reduce(lambda one, right: one.unionByName(right, allowMissingColumns=True), tagged)
 
 
-def split(df: DataFrame, job: Job) -> Mapping[str, DataFrame]:
-    """Split a micro-batch into the inputs that `merged` combined."""
-    names = [source.name for source in job.sources]
-    return {names[0]: df} if len(names) == 1 else MergedInputs(df, names)
+def split(df: DataFrame, job: Job, others: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
+    """Split a micro-batch into the inputs that `merged` combined.
+
+    Parameters:
+        others: the inputs that are not of the stream.
+    """
+    names = [source.name for source in job.sources if source.name not in others]
+    if len(names) == 1:
+        return {names[0]: df, **others}
+    return MergedInputs(df, names, others)
 
 
 class MergedInputs(Mapping[str, DataFrame]):
@@ -52,12 +58,18 @@ class MergedInputs(Mapping[str, DataFrame]):
 
     Parameters:
         whole: all of them, as of `merged`.
+        of_whole: their names.
+        others: inputs that are not among them.
     """
 
-    def __init__(self, merged_frame: DataFrame, names: Sequence[str]) -> None:
+    def __init__(
+        self, merged_frame: DataFrame, names: Sequence[str], others: Mapping[str, DataFrame]
+    ) -> None:
         self.whole = merged_frame
-        self._names = tuple(names)
-        self._apart: dict[str, DataFrame] = {}
+        self.of_whole = frozenset(names)
+        self.others = others
+        self._names = (*names, *others)
+        self._apart: dict[str, DataFrame] = {**others}
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._names:

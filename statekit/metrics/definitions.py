@@ -128,6 +128,16 @@ SOURCE_RECORDS = _counter(
     "filter, are not counted.",
     "job source",
 )
+BAD_RECORDS = _counter(
+    "statekit_bad_records_total",
+    "Records of a source that do not fit their type, and that it drops or collects.",
+    "job source",
+)
+SOURCE_LAG = _gauge(
+    "statekit_source_lag_records",
+    "Records of a source behind the last committed epoch, where the source knows their number.",
+    "job source",
+)
 RECORDS_IN = _counter(
     "statekit_records_in_total",
     "Records that an operator processed, without broadcast records.",

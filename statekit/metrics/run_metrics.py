@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statekit.checkpoint.gc.readers import LeaseHeadroom
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.metrics.definitions import (
+    BAD_RECORDS,
     CHANGE_FILE_BYTES,
     EPOCH_SECONDS,
     EPOCHS,
@@ -20,6 +21,7 @@ from statekit.metrics.definitions import (
     LEASE_HEADROOM_EPOCHS,
     RECORDS_IN,
     RECORDS_OUT,
+    SOURCE_LAG,
     SOURCE_RECORDS,
     UPLOADED_BYTES,
     Distribution,
@@ -65,6 +67,8 @@ class RunMetrics:
         self._epochs = 0
         self._seconds = Distribution.empty(_SECONDS)
         self._last = None if last is None else EpochMetrics(job, last)
+        self.source_lags: dict[str, int] = {}
+        """Records behind the last epoch, by source. The thread that commits sets it."""
 
     def committed(self, manifest: EpochManifest, seconds: float) -> None:
         """Count a committed epoch.
@@ -86,6 +90,9 @@ class RunMetrics:
         read = manifest.records_by_stream
         for source in self._sources & read.keys():
             counts[SOURCE_RECORDS, source] = read[source]
+        bad_before = {} if before is None else before.bad_records
+        for source, bad in manifest.bad_records.items():
+            counts[BAD_RECORDS, source] = bad - bad_before.get(source, 0)
         with self._lock:
             for place, count in counts.items():  # unlike `update`, this keeps zeros
                 self._counts[place] += count
@@ -104,6 +111,7 @@ class RunMetrics:
                 Sample(EPOCH_SECONDS, (job,), self._seconds),
             ]
         samples += (Sample(metric, (job, name), count) for (metric, name), count in counts)
+        samples += (Sample(SOURCE_LAG, (job, name), lag) for name, lag in self.source_lags.items())
         if last is not None:
             samples += last.samples(self._now_us())
             samples += self._of_leases(last.manifest.epoch)

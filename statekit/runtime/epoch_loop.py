@@ -19,6 +19,9 @@ ends in each input; None for an epoch without input.
 _LONGEST_WAIT_S = 0.1
 """How long a source may wait for a record: then the loop looks whether it is stopped."""
 
+_LAGS_S = 1.0
+"""How often sources are asked how many records are behind the last epoch."""
+
 _RECORDS = 1_000
 _RECORDS_OF_STREAMS = 50_000
 """Records per input and epoch, at most, if the user chose no number."""
@@ -43,7 +46,7 @@ class EpochLoop:
     def __post_init__(self) -> None:
         chosen = self.pace.epoch_size
         self._limit = chosen or (_RECORDS_OF_STREAMS if self.inputs.has_streams else _RECORDS)
-        self._last_epoch_s = stopwatch_s()
+        self._last_epoch_s = self._next_lags_s = stopwatch_s()
         operators = self.coordinator.job.operators
         self._settles = self.inputs.has_streams and any(
             operator.declared.traits.settles for operator in operators
@@ -121,3 +124,6 @@ class EpochLoop:
         self.run_epoch(what, ends)
         if ends is not None:
             self.inputs.has_read(ends)
+        if self.inputs.has_streams and stopwatch_s() >= self._next_lags_s:
+            self.coordinator.metrics.source_lags = self.inputs.lags()
+            self._next_lags_s = stopwatch_s() + _LAGS_S

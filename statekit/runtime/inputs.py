@@ -164,6 +164,10 @@ def ranges(start: InputOffset, end: InputOffset) -> list[Range]:
     ]
 
 
+def _partitions(offset: InputOffset) -> Mapping[str, Offset]:
+    return offset if isinstance(offset, dict) else {}
+
+
 class RunInputs:
     """The inputs of a run, with the offsets up to which they were read.
 
@@ -219,6 +223,12 @@ class RunInputs:
         """Note that an epoch with these ends was committed."""
         self.offsets = ends
         self._waiting.clear()
+
+    def lags(self) -> dict[str, int]:
+        """Return how many records are behind the last epoch, of the sources that know it."""
+        sources = [each for each in self.inputs.values() if isinstance(each, SourceInput)]
+        found = {of.name: of.source.lag(_partitions(self.offsets[of.name])) for of in sources}
+        return {name: lag for name, lag in found.items() if lag is not None}
 
     def committed(self, ends: EpochOffsets) -> EpochOffsets:
         """Return the offsets for the manifest of an epoch: also those of inputs that this run does

@@ -47,6 +47,7 @@ from statekit.runtime.inputs import (
     ranges,
 )
 from statekit.runtime.key_iteration import not_a_key
+from statekit.runtime.progress_line import ProgressLine
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.runtime.sink_epochs import SinkEpochs, check_directories, output_batches, staged_part
@@ -372,6 +373,8 @@ def run(
         reader = LocalReader(job, read, runner, outputs, done)
         if pace.follow:
             closing.enter_context(stopped_by_signals(pace.stop))
+            reader.line = ProgressLine(coordinator.metrics)
+            closing.callback(reader.line.close)
         EpochLoop(coordinator, read, reader.run_epoch, pace).run()
         if not coordinator.keeps_copies(options.keep_copies):
             copies.forget(coordinator.job_file.id)
@@ -398,6 +401,8 @@ class LocalReader:
     done: Run
 
     def __post_init__(self) -> None:
+        self.line: ProgressLine | None = None
+        self._sources = {source.name for source in self.job.sources}
         last = self.runner.coordinator.last
         self._bad = BadRecords(self.job, {} if last is None else last.bad_records)
         self._decoders = {
@@ -428,6 +433,9 @@ class LocalReader:
                 what=what,
             )
         )
+        manifest = self.runner.coordinator.last
+        if self.line is not None and manifest is not None:
+            self.line.committed(manifest, self._sources)
 
     def _read(
         self, found: SourceInput, start: InputOffset, end: InputOffset, into: dict[str, list[Any]]

@@ -58,5 +58,9 @@ class LogSource(Source):
             [{**row, "__offset": (start or 0) + number} for number, row in enumerate(rows)]
         )
 
+    def lag(self, offsets: Offsets) -> int:
+        there = {path.stem: len(self._rows(path.stem)) for path in self.home.glob("*.jsonl")}
+        return sum(count - offsets.get(name, 0) for name, count in there.items())
+
     def close(self) -> None:
         self.calls.append("close")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import typer
 
 from statekit.cli.app import app
 from tests.support.command_line import statekit
+from tests.support.kafka_broker import KafkaBroker
 from tests.support.places import DOCS, ROOT
+from tests.support.postgres import PostgresSchema
 
 README = (ROOT / "README.md").read_text()
 _RUN = re.compile(r"<!-- run -->\n```python\n(.*?)```", re.DOTALL)
@@ -148,3 +151,30 @@ def _places(page: Path) -> set[str]:
     """What the headings of a page can be linked to as."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_job_of_the_readme_takes_records_from_kafka_to_postgresql(
+    tmp_path: Path, kafka: KafkaBroker, topic: str, postgres: PostgresSchema
+) -> None:
+    (example,) = re.findall(
+        r"<!-- run with kafka and postgresql -->\n```python\n(.*?)```",
+        (ROOT / "README.md").read_text(),
+        re.DOTALL,
+    )
+    for stands, given in {
+        '"localhost:9092", "orders"': f'"{kafka.servers}", "{topic}"',
+        "postgresql://localhost/shop": postgres.url,
+        '"unreadable")': f'"{tmp_path / "unreadable"}")',
+        '"unreadable"))': f'"{tmp_path / "unreadable"}"))',
+        'checkpoint="checkpoint", follow=True': f'checkpoint="{tmp_path / "checkpoint"}"',
+    }.items():
+        example = example.replace(stands, given)
+    kafka.create_topic(topic)
+    orders = [("ada", 500), ("bob", 300), ("ada", 200)]
+    values = [json.dumps({"customer": of, "cents": cents}) for of, cents in orders]
+    kafka.produce(topic, [*values[:2], "no JSON", values[2]])
+    run("README.md", [example])
+    found = postgres.rows("SELECT customer, orders, cents FROM accounts ORDER BY customer")
+    assert found == [("ada", 2, 700), ("bob", 1, 300)]
+    (bad,) = (tmp_path / "unreadable").glob("*.jsonl")
+    assert bytes.fromhex(json.loads(bad.read_text())["value"]) == b"no JSON"

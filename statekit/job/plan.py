@@ -20,7 +20,7 @@ from statekit.names import name_fault
 from statekit.records.output_type import OutputType
 from statekit.records.output_union import AnyOutput, OutputUnion
 from statekit.records.union import Records
-from statekit.sinks.frame_sinks import Target
+from statekit.sinks.protocol.frame_sinks import Target
 from statekit.sources.source import Source
 from statekit.state.base import StateSpec
 from statekit.stored_types import state_text

@@ -31,8 +31,8 @@ from statekit.job.windows.window_operator import Windowing
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.shown import shown
-from statekit.sinks.frame_sinks import FrameSink, Target
-from statekit.sinks.sink import Sink
+from statekit.sinks.protocol.frame_sinks import FrameSink, Target
+from statekit.sinks.protocol.sink import Sink
 from statekit.state.options import TTL
 
 T = TypeVar("T")

@@ -54,8 +54,8 @@ from statekit.runtime.sink_epochs import SinkEpochs, check_directories, output_b
 from statekit.runtime.stop_signals import stopped_by_signals
 from statekit.runtime.stream_forms import RecordForm, SourceForm, columns_of
 from statekit.shown import shown
-from statekit.sinks.frame_sinks import FrameSink, guarantees_of
-from statekit.sinks.sink import Attempt, Earlier, Part, Receipt, Sink, sink_failures
+from statekit.sinks.protocol.frame_sinks import FrameSink, guarantees_of
+from statekit.sinks.protocol.sink import Attempt, Earlier, Part, Receipt, Sink, sink_failures
 from statekit.sources.decoding import BadRecord
 from statekit.sources.source import Source
 from statekit.watermark import is_late

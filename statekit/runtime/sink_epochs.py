@@ -14,8 +14,8 @@ from statekit.records.nested_types import marked_field, parts_of, tuple_names, w
 from statekit.records.output_union import AnyOutput
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.stream_forms import columns_of
-from statekit.sinks.frame_sinks import FrameSink
-from statekit.sinks.sink import Attempt, Outputs, Part, Receipt, Sink, sink_failures
+from statekit.sinks.protocol.frame_sinks import FrameSink
+from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Receipt, Sink, sink_failures
 
 _BATCH_ROWS = 10_000
 """Rows of a batch that a process hands to a sink."""

@@ -7,11 +7,11 @@ May import `records`, `checkpoint`, `connectors` and what they may import.
 from statekit.sinks.console import Console, console
 from statekit.sinks.delta import Delta, delta
 from statekit.sinks.files import Files, csv, json_lines, parquet
-from statekit.sinks.frame_sinks import Callback, FrameSink, Writer, callback, writer
 from statekit.sinks.iceberg import Iceberg, iceberg
 from statekit.sinks.kafka import KafkaSink, kafka
 from statekit.sinks.postgres import Postgres, postgres
-from statekit.sinks.sink import Attempt, Outputs, Part, Receipt, Sink
+from statekit.sinks.protocol.frame_sinks import Callback, FrameSink, Writer, callback, writer
+from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Receipt, Sink
 
 __all__ = [
     "Attempt",

@@ -18,7 +18,7 @@ from statekit.number_faults import int_fault
 from statekit.printable import printable
 from statekit.records.json_rows import json_values
 from statekit.shown import shown
-from statekit.sinks.sink import Attempt, Guarantee, Part, Receipt, Sink
+from statekit.sinks.protocol.sink import Attempt, Guarantee, Part, Receipt, Sink
 
 _CELL_MAX = 200
 """Characters of a value that are shown."""

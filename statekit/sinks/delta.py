@@ -15,17 +15,17 @@ import pyarrow as pa
 from statekit.checkpoint.object_store import StoreOptions, sync_path
 from statekit.checkpoint.store import Store
 from statekit.errors import ConnectorError, StatekitError
-from statekit.sinks.delta_files import NanColumns, added_files, new_file_name, statistics
-from statekit.sinks.lake import STAGED, WriteMode, Writing, need_package
-from statekit.sinks.lake_commits import TableLog
-from statekit.sinks.lake_sink import LakeSink
-from statekit.sinks.parquet_writing import SPOOL_BYTES_MAX, write_parquet
-from statekit.sinks.sink import Outputs, Part, Receipt
+from statekit.sinks.lake.delta_files import NanColumns, added_files, new_file_name, statistics
+from statekit.sinks.lake.lake_columns import STAGED, WriteMode, Writing, need_package
+from statekit.sinks.lake.lake_commits import TableLog
+from statekit.sinks.lake.lake_sink import LakeSink
+from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
+from statekit.sinks.protocol.sink import Outputs, Part, Receipt
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from statekit.sinks.delta_log import DeltaLog
+    from statekit.sinks.lake.delta_log import DeltaLog
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Delta(LakeSink):
         return {"file": name, "size": size, "rows": metadata.num_rows, "statistics": stats}
 
     def log(self, outputs: Outputs) -> DeltaLog:
-        from statekit.sinks.delta_log import DeltaLog
+        from statekit.sinks.lake.delta_log import DeltaLog
 
         return DeltaLog(self.path, self._table(), outputs)
 
@@ -117,7 +117,7 @@ class Delta(LakeSink):
         root = self.store.root
         if root is None:
             return
-        from statekit.sinks.delta_log import DeltaLog
+        from statekit.sinks.lake.delta_log import DeltaLog
 
         assert isinstance(log, DeltaLog)
         version = log.table.version() + 1
@@ -135,7 +135,7 @@ class Delta(LakeSink):
         """Convert errors of Delta Lake to ConnectorError."""
         from deltalake.exceptions import DeltaError
 
-        from statekit.sinks.delta_log import in_one_line
+        from statekit.sinks.lake.delta_log import in_one_line
 
         try:
             yield

@@ -17,8 +17,8 @@ from statekit.checkpoint.store import Store, in_parallel
 from statekit.clock import unique_id
 from statekit.errors import RestoreError
 from statekit.records.json_rows import flat, json_rows
-from statekit.sinks.parquet_writing import SPOOL_BYTES_MAX, write_parquet
-from statekit.sinks.sink import Attempt, EpochRanges, Part, Receipt, Sink
+from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
+from statekit.sinks.protocol.sink import Attempt, EpochRanges, Part, Receipt, Sink
 
 _STAGED = "_statekit"
 """The folder of files that are not published yet. Readers of Parquet leave out such names."""

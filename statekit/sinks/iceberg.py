@@ -17,15 +17,20 @@ from statekit.checkpoint.store import Store
 from statekit.checkpoint.store_url import local_path
 from statekit.errors import ConnectorError, StatekitError, StateTypeError
 from statekit.shown import shown, shown_error
-from statekit.sinks.iceberg_files import file_name, table_store, with_field_ids, write_data_file
-from statekit.sinks.lake import WriteMode, Writing, need_package
-from statekit.sinks.lake_sink import LakeSink
-from statekit.sinks.sink import Outputs, Part, Receipt
+from statekit.sinks.lake.iceberg_files import (
+    file_name,
+    table_store,
+    with_field_ids,
+    write_data_file,
+)
+from statekit.sinks.lake.lake_columns import WriteMode, Writing, need_package
+from statekit.sinks.lake.lake_sink import LakeSink
+from statekit.sinks.protocol.sink import Outputs, Part, Receipt
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from statekit.sinks.iceberg_log import IcebergLog
+    from statekit.sinks.lake.iceberg_log import IcebergLog
 
 _SECRET = re.compile(r"secret|token|password|credential|key", re.IGNORECASE)
 
@@ -56,7 +61,7 @@ class Iceberg(LakeSink):
 
     @cached_property
     def _catalog(self) -> Catalog:
-        from statekit.sinks.iceberg_log import opened_catalog
+        from statekit.sinks.lake.iceberg_log import opened_catalog
 
         if isinstance(self.catalog, str):
             return opened_catalog(self.catalog, {})
@@ -77,7 +82,7 @@ class Iceberg(LakeSink):
         return state
 
     def begin(self, outputs: Outputs) -> None:
-        from statekit.sinks.iceberg_log import IcebergLog
+        from statekit.sinks.lake.iceberg_log import IcebergLog
 
         schema = self.writing.schema_of_table(outputs)
         with self.failures():
@@ -95,7 +100,7 @@ class Iceberg(LakeSink):
         return write_data_file(self.store, self._location, name, batches, self._columns)
 
     def log(self, outputs: Outputs) -> IcebergLog:
-        from statekit.sinks.iceberg_log import IcebergLog
+        from statekit.sinks.lake.iceberg_log import IcebergLog
 
         return IcebergLog(self._catalog.load_table(self.table), outputs)
 

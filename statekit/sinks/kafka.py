@@ -25,7 +25,7 @@ from statekit.errors import ConnectorError, StateTypeError
 from statekit.number_faults import int_fault
 from statekit.records.json_rows import json_rows, json_values
 from statekit.shown import shown
-from statekit.sinks.sink import Attempt, Guarantee, Outputs, Part, Receipt, Sink
+from statekit.sinks.protocol.sink import Attempt, Guarantee, Outputs, Part, Receipt, Sink
 
 Partitioner = Literal["murmur2_random", "consistent_random", "fnv1a_random", "random"]
 """How a partition follows from a key: `murmur2_random` is that of Java's clients."""

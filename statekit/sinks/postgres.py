@@ -27,15 +27,15 @@ from statekit.connectors.postgres import (
 )
 from statekit.errors import FencedError, RestoreError, StateTypeError
 from statekit.shown import shown
-from statekit.sinks.postgres_log import LastPublication, SinkLog
-from statekit.sinks.postgres_staging import (
+from statekit.sinks.database.postgres_log import LastPublication, SinkLog
+from statekit.sinks.database.postgres_staging import (
     RepeatableBatches,
     StagingTable,
     copied_rows,
     part_numbers,
 )
-from statekit.sinks.postgres_table import OWN_PREFIX, TargetTable
-from statekit.sinks.sink import Attempt, Outputs, Part, Receipt, Sink
+from statekit.sinks.database.postgres_table import OWN_PREFIX, TargetTable
+from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Receipt, Sink
 
 _logger = logging.getLogger("statekit.sinks")
 

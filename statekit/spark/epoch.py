@@ -31,8 +31,8 @@ from statekit.job.options import StartOptions
 from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.sink_epochs import SinkEpochs
-from statekit.sinks.frame_sinks import FrameSink, Target
-from statekit.sinks.sink import Attempt, Receipt, Sink
+from statekit.sinks.protocol.frame_sinks import FrameSink, Target
+from statekit.sinks.protocol.sink import Attempt, Receipt, Sink
 from statekit.spark.concurrent_actions import Action, compute, run_all
 from statekit.spark.failures import is_of_spark, of_ended_worker, translated
 from statekit.spark.frames.columns import quoted

@@ -21,8 +21,8 @@ from statekit.metrics.option import open_endpoint
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.sink_epochs import check_directories
 from statekit.shown import shown
-from statekit.sinks.frame_sinks import Callback, FrameSink, Target, guarantees_of
-from statekit.sinks.sink import Sink
+from statekit.sinks.protocol.frame_sinks import Callback, FrameSink, Target, guarantees_of
+from statekit.sinks.protocol.sink import Sink
 from statekit.sources.source import Source
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.frames.plan import FirstInput, check_input

@@ -18,7 +18,7 @@ from typing import Any
 from statekit.checkpoint.store import Store
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks.files import Files
-from statekit.sinks.sink import Attempt
+from statekit.sinks.protocol.sink import Attempt
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.query import Query
 from tests.support.spark_job import counting_job

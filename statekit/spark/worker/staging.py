@@ -11,7 +11,7 @@ from pyspark import TaskContext
 
 from statekit.runtime.sink_epochs import staged_part
 from statekit.shown import shown
-from statekit.sinks.sink import Earlier, Outputs, Part, Receipt, Sink, sink_failures
+from statekit.sinks.protocol.sink import Earlier, Outputs, Part, Receipt, Sink, sink_failures
 from statekit.spark.worker.failure_texts import readable_errors
 from statekit.spark.worker.pickling import Pickled, unpickled
 from statekit.spark.worker.rows import Batches

@@ -14,8 +14,8 @@ from statekit.codec.annotations import struct_flavour
 from statekit.errors import StateTypeError
 from statekit.records import by_value
 from statekit.shown import shown, shown_text
-from statekit.sinks.frame_sinks import Callback, FrameSink
-from statekit.sinks.sink import Sink
+from statekit.sinks.protocol.frame_sinks import Callback, FrameSink
+from statekit.sinks.protocol.sink import Sink
 from statekit.testing.counterexamples import counterexample, strategy_of
 from statekit.testing.drivers.processes import OtherProcess, call_functions
 from statekit.testing.effort import Depth, Effort

@@ -28,8 +28,8 @@ from statekit.errors import ProcessError
 from statekit.functions.process import process
 from statekit.job.job import Job
 from statekit.records.output_type import OutputType
-from statekit.sinks.frame_sinks import Callback, FrameSink
-from statekit.sinks.sink import Attempt, EpochRanges, Outputs, Part, Receipt, Sink
+from statekit.sinks.protocol.frame_sinks import Callback, FrameSink
+from statekit.sinks.protocol.sink import Attempt, EpochRanges, Outputs, Part, Receipt, Sink
 from statekit.testing.drivers.processes import forked
 
 Make = Callable[[Path], tuple[Any, Callable[[], Any]]]

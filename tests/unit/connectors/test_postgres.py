@@ -18,8 +18,8 @@ import statekit as sk
 from statekit.connectors.postgres import Database, PostgresSession, quoted_name
 from statekit.errors import StatekitError
 from statekit.sinks import Outputs, postgres_staging
-from statekit.sinks.postgres_staging import RepeatableBatches, StagingTable
-from statekit.sinks.postgres_table import TargetTable
+from statekit.sinks.database.postgres_staging import RepeatableBatches, StagingTable
+from statekit.sinks.database.postgres_table import TargetTable
 from tests.support.postgres import PostgresSchema
 from tests.support.small_disk import small_disk
 

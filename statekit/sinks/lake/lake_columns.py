@@ -13,7 +13,7 @@ from statekit.errors import ProcessError, StatekitError, StateSchemaError, State
 from statekit.records.arrow_sort import row_numbers
 from statekit.records.nested_types import parts_of, with_parts
 from statekit.shown import shown
-from statekit.sinks.sink import Outputs
+from statekit.sinks.protocol.sink import Outputs
 
 WriteMode = Literal["append", "upsert", "overwrite"]
 

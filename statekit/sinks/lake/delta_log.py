@@ -20,10 +20,10 @@ from deltalake.transaction import AddAction, RemoveAction
 from statekit.checkpoint.object_store import without_credentials
 from statekit.clock import now_us
 from statekit.errors import ProcessError, StateSchemaError
-from statekit.sinks.delta_files import epoch_of_delta_file
-from statekit.sinks.lake import Writing, columns_to_add
-from statekit.sinks.lake_commits import Note, Stamp, TableLog, is_in
-from statekit.sinks.sink import EpochRanges, Outputs, Receipt
+from statekit.sinks.lake.delta_files import epoch_of_delta_file
+from statekit.sinks.lake.lake_columns import Writing, columns_to_add
+from statekit.sinks.lake.lake_commits import Note, Stamp, TableLog, is_in
+from statekit.sinks.protocol.sink import EpochRanges, Outputs, Receipt
 
 _NOTE = "statekit"
 """The key of the note in the metadata of a commit."""

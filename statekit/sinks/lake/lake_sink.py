@@ -12,10 +12,16 @@ import pyarrow as pa
 from statekit.checkpoint.store import Store, in_parallel
 from statekit.clock import sleep_s, unique_id
 from statekit.errors import ConnectorError, FencedError
-from statekit.sinks.lake import STAGED, Writing, with_types
-from statekit.sinks.lake_commits import Abandonment, FilesAdded, RowsMerged, TableChange, TableLog
-from statekit.sinks.parquet_writing import SPOOL_BYTES_MAX, write_parquet
-from statekit.sinks.sink import Attempt, Outputs, Part, Receipt, Sink
+from statekit.sinks.lake.lake_columns import STAGED, Writing, with_types
+from statekit.sinks.lake.lake_commits import (
+    Abandonment,
+    FilesAdded,
+    RowsMerged,
+    TableChange,
+    TableLog,
+)
+from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
+from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Receipt, Sink
 
 _PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, 5.0)
 """The pauses before tries of a commit, if other writers of the table commit at the same time."""

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.errors import FencedError, RestoreError
-from statekit.sinks.lake import WriteMode, Writing
-from statekit.sinks.sink import Attempt, EpochRanges, Outputs, Receipt
+from statekit.sinks.lake.lake_columns import WriteMode, Writing
+from statekit.sinks.protocol.sink import Attempt, EpochRanges, Outputs, Receipt
 
 _logger = logging.getLogger("statekit.sinks")
 

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from statekit.connectors.postgres import PostgresSession, is_absent, locked_alone, quoted_name
 from statekit.errors import ConnectorError
 from statekit.records.arrow_sort import row_numbers
-from statekit.sinks.postgres_columns import COPY_BEGIN, COPY_END, PostgresColumn, copy_rows
-from statekit.sinks.postgres_table import OWN_PREFIX, TargetTable
-from statekit.sinks.sink import Receipt
+from statekit.sinks.database.postgres_columns import COPY_BEGIN, COPY_END, PostgresColumn, copy_rows
+from statekit.sinks.database.postgres_table import OWN_PREFIX, TargetTable
+from statekit.sinks.protocol.sink import Receipt
 
 _KEPT_BYTES_MAX = 64 << 20
 """A part up to this size is copied again if its connection is lost."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from statekit.connectors.postgres import PostgresSession, is_absent
 from statekit.errors import ConnectorError, RestoreError
-from statekit.sinks.sink import EpochRanges, Outputs
+from statekit.sinks.protocol.sink import EpochRanges, Outputs
 
 _COLUMNS = (
     "checkpoint text, sink text, target text, epochs_in text, runs bigint NOT NULL DEFAULT 0, "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from statekit.sinks.sink import Attempt, Guarantee, Sink
+from statekit.sinks.protocol.sink import Attempt, Guarantee, Sink
 
 
 class FrameSink(ABC):

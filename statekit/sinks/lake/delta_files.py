@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from statekit.clock import unique_id
 from statekit.records.nested_types import parts_of
-from statekit.sinks.sink import Outputs, Part
+from statekit.sinks.protocol.sink import Outputs, Part
 
 _BOUNDS_COLUMNS_MAX = 32
 """Bounds are noted of so many columns, as Delta's own writers do."""

@@ -13,9 +13,9 @@ import pyarrow as pa
 from statekit.checkpoint.store import Store
 from statekit.clock import unique_id
 from statekit.records.nested_types import parts_of, with_parts
-from statekit.sinks.lake import STAGED
-from statekit.sinks.parquet_writing import SPOOL_BYTES_MAX, write_parquet
-from statekit.sinks.sink import Outputs, Receipt
+from statekit.sinks.lake.lake_columns import STAGED
+from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
+from statekit.sinks.protocol.sink import Outputs, Receipt
 
 _FIELD_ID = b"PARQUET:field_id"
 

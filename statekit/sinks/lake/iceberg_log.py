@@ -44,7 +44,7 @@ from pyiceberg.typedef import Record
 
 from statekit.checkpoint.object_store import sync_path
 from statekit.errors import ProcessError, StateSchemaError
-from statekit.sinks.iceberg_files import (
+from statekit.sinks.lake.iceberg_files import (
     epoch_of_file,
     file_name,
     footer_of,
@@ -52,9 +52,9 @@ from statekit.sinks.iceberg_files import (
     with_field_ids,
     write_data_file,
 )
-from statekit.sinks.lake import Writing, columns_to_add
-from statekit.sinks.lake_commits import Note, Stamp, TableLog, is_in
-from statekit.sinks.sink import EpochRanges, Outputs, Receipt
+from statekit.sinks.lake.lake_columns import Writing, columns_to_add
+from statekit.sinks.lake.lake_commits import Note, Stamp, TableLog, is_in
+from statekit.sinks.protocol.sink import EpochRanges, Outputs, Receipt
 
 _NO_RETRY = {"commit.retry.num-retries": "0"}
 _MERGES = "commit.manifest-merge.enabled"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from statekit.connectors.postgres import PostgresSession, is_absent, is_name, quoted_name
 from statekit.errors import StateSchemaError
 from statekit.shown import shown
-from statekit.sinks.postgres_columns import PostgresColumn, column_types
+from statekit.sinks.database.postgres_columns import PostgresColumn, column_types
 
 OWN_PREFIX = "_statekit_"
 """Tables and columns of sinks begin with it."""

@@ -1,0 +1,4 @@
+"""The protocol of sinks: `Sink`, of every runtime, and `FrameSink`, of Spark.
+
+May import what `sinks` may import, except sinks.
+"""

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from functools import partial
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ from statekit.job.progress import OutputCallback, Run
 from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
+from statekit.rare_collection import rare_collection
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.epoch_loop import EpochLoop
@@ -165,6 +166,7 @@ class LocalRunner:
         self._sources = {of.name: SourceForm(of.record_type) for of in self.job.sources}
         self.coordinator = Coordinator.open(self.job, repository, options)
         self._sink_epochs = SinkEpochs(self.coordinator)
+        self._keys: dict[str, KeyPlaces] = {}
 
     def begin_sinks(self, outputs: Mapping[str, OutputCallback | Sink]) -> None:
         """Have sinks check their targets, before the first epoch."""
@@ -246,6 +248,11 @@ class LocalRunner:
         watermark = declared.late_us(self.coordinator.plans(operator.name).common)
         return lambda record: is_late(time_of(record), watermark)
 
+    def _placed(self, operator: Operator) -> KeyPlaces:
+        if operator.name not in self._keys:
+            self._keys[operator.name] = KeyPlaces(operator, self.coordinator.key_groups)
+        return self._keys[operator.name]
+
     def _operator(
         self, operator: Operator, streams: RecordStreams, collect: Collect | None
     ) -> tuple[list[Any], list[Report]]:
@@ -254,7 +261,13 @@ class LocalRunner:
         plans = coordinator.plans(operator.name)
         given = map(streams.of, operator.inputs)
         incoming = [declared.combined(records, plans.common) for records in given]
-        routed = _routed(operator, incoming, coordinator.parallelism, coordinator.key_groups)
+        routed = _routed(
+            self._placed(operator),
+            operator,
+            incoming,
+            coordinator.parallelism,
+            coordinator.key_groups,
+        )
         outputs: list[Any] = []
         reports: list[ShardReport | None] = []
         self.copies.tidy(plans)
@@ -285,37 +298,97 @@ def _staged(sink: Sink, batches: Iterable[pa.RecordBatch], attempt: Attempt) -> 
 
 
 def _routed(
-    operator: Operator, incoming: Sequence[Sequence[Any]], shards: int, groups: int
+    placed: KeyPlaces,
+    operator: Operator,
+    incoming: Sequence[Sequence[Any]],
+    shards: int,
+    groups: int,
 ) -> dict[int, KeyedBatch]:
     """Return the records of each shard with records, sorted by row prefix and arrival.
 
     Without a key they are distributed round robin, each with the first key group of its shard.
 
     Parameters:
+        placed: the keys of the operator.
         incoming: the records of each input.
     """
-    process = operator.declared
-    builder = KeyedBatchBuilder(process, groups, operator.name)
+    process, builder = operator.declared, placed.builder
     records = [record for of_input in incoming for record in of_input]
     inputs = [number for number, of_input in enumerate(incoming) for _ in of_input]
     keys = builder.keys(records)
     if process.key:
-        record_groups = list(map(builder.key_group, keys, records))
+        record_groups, prefixes = placed.of(keys, records)
     else:
         firsts = [group_range(shard, shards, groups)[0] for shard in range(shards)]
         record_groups = list(islice(cycle(firsts), len(records)))
-    prefixes = []
-    for key, group, record in zip(keys, record_groups, records, strict=True):
-        try:
-            prefixes.append(pack_group(group) + process.key_codec.encode(key))
-        except StateTypeError as error:
-            raise not_a_key(operator.name, process.key, key, record, error) from error
+        prefixes = [pack_group(group) + process.key_codec.encode(()) for group in record_groups]
     batch = builder.batch(keys, record_groups, records, inputs if len(incoming) > 1 else ())
     batch = batch._replace(tokens=prefixes)  # keys 1 and True are equal
+    ordered = sorted(range(len(records)), key=prefixes.__getitem__)
+    if shards == 1:
+        return {0: _selected(process, batch, ordered)} if ordered else {}
+    shard_of = [shard_of_group(group, shards, groups) for group in range(groups)]
     places: dict[int, list[int]] = defaultdict(list)
-    for place in sorted(range(len(records)), key=prefixes.__getitem__):
-        places[shard_of_group(record_groups[place], shards, groups)].append(place)
+    for place in ordered:
+        places[shard_of[record_groups[place]]].append(place)
     return {shard: _selected(process, batch, own) for shard, own in places.items()}
+
+
+class KeyPlaces:
+    """The key groups and row prefixes of the keys of an operator, which many records share.
+
+    They are kept between epochs while they are not too many.
+
+    Parameters:
+        operator: the operator.
+        key_groups: the number of key groups.
+    """
+
+    def __init__(self, operator: Operator, key_groups: int) -> None:
+        self.builder = KeyedBatchBuilder(operator.declared, key_groups, operator.name)
+        self._operator = operator
+        self._known: dict[Any, tuple[int, bytes]] = {}
+
+    def of(self, keys: Sequence[Any], records: Sequence[Any]) -> tuple[list[int], list[bytes]]:
+        """Return the key group and the row prefix of each key.
+
+        Raises:
+            ProcessError: the key of a record cannot be one.
+        """
+        if not _UNLIKE.issuperset(_types_of(keys)):
+            found = list(map(self._computed, keys, records))
+        else:
+            known = self._known
+            if len(known) > _KEPT_KEYS:
+                known.clear()
+            for key, place in {key: place for place, key in enumerate(keys)}.items():
+                if key not in known:
+                    known[key] = self._computed(key, records[place])
+            found = list(map(known.__getitem__, keys))
+        return [group for group, _ in found], [prefix for _, prefix in found]
+
+    def _computed(self, key: Any, record: Any) -> tuple[int, bytes]:
+        process, name = self._operator.declared, self._operator.name
+        group = self.builder.key_group(key, record)
+        try:
+            return group, pack_group(group) + process.key_codec.encode(key)
+        except StateTypeError as error:
+            raise not_a_key(name, process.key, key, record, error) from error
+
+
+_KEPT_KEYS = 100_000
+
+_UNLIKE = frozenset((str, bytes, int))
+"""Types of keys that are equal only if their stored form is, unlike 1 and True, or 1 and 1.0."""
+
+
+def _types_of(keys: Sequence[Any]) -> set[type]:
+    """Return the types of keys, and of the fields of keys with several."""
+    types = set(map(type, keys))
+    if tuple in types:
+        types |= set(map(type, chain.from_iterable(key for key in keys if type(key) is tuple)))
+        types.discard(tuple)
+    return types
 
 
 def _selected(process: Process[Any, Any, Any], batch: KeyedBatch, places: list[int]) -> KeyedBatch:
@@ -413,6 +486,10 @@ class LocalReader:
 
     def run_epoch(self, what: str, ends: EpochOffsets | None) -> None:
         """Run an epoch up to these offsets."""
+        with rare_collection():
+            self._run_epoch(what, ends)
+
+    def _run_epoch(self, what: str, ends: EpochOffsets | None) -> None:
         given: dict[str, list[Any]] = {}
         decoded: dict[str, list[Any]] = {}
         for name, end in (ends or {}).items():

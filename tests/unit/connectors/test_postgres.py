@@ -17,7 +17,8 @@ import pytest
 import statekit as sk
 from statekit.connectors.postgres import Database, PostgresSession, quoted_name
 from statekit.errors import StatekitError
-from statekit.sinks import Outputs, postgres_staging
+from statekit.sinks import Outputs
+from statekit.sinks.database import postgres_staging
 from statekit.sinks.database.postgres_staging import RepeatableBatches, StagingTable
 from statekit.sinks.database.postgres_table import TargetTable
 from tests.support.postgres import PostgresSchema

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from statekit.clock import sleep_s, stopwatch_s
 from statekit.errors import ConnectorError, ProcessError, StatekitError, StateTypeError
@@ -53,7 +53,8 @@ _ADVICE = {
     "3D000": "create the database, or correct its name in the URL",
     "3F000": "create the schema, or correct its name",
     "42501": "grant the user of the URL the permission, or use another user",
-    "42P01": "start the job again: it creates its tables at the start",
+    "42703": "correct the name of the column, or add it",
+    "42P01": "create the table, or correct its name; a sink creates its own at its start",
     "53100": "make space on the disk of the server",
     "55P03": "end the session that has the lock (see pg_stat_activity and pg_locks)",
 }
@@ -250,6 +251,22 @@ _NO_VALUES = {"unused": None}
 """With any value, psycopg reads two percent signs as one."""
 
 
+class ResultColumn(NamedTuple):
+    """A column of the result of a query.
+
+    Parameters:
+        name: its name.
+        type_number: the number of its type in `pg_type`.
+        modifier: the number behind the modifiers of its type, such as digits; -1 if it has none.
+        values: in the binary format; None for null.
+    """
+
+    name: str
+    type_number: int
+    modifier: int
+    values: list[bytes | None]
+
+
 @dataclass(frozen=True)
 class PostgresSession:
     """A connection within a transaction.
@@ -272,6 +289,23 @@ class PostgresSession:
     def rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         """Run a query, and return its rows."""
         return self.connection.execute(statement.encode(), values or _NO_VALUES).fetchall()
+
+    def columns(self, statement: str, **values: Any) -> list[ResultColumn]:
+        """Run a query, and return its columns with values in the binary format."""
+        query, given = statement.encode(), values or _NO_VALUES
+        with self.connection.execute(query, given, binary=True) as cursor:
+            result = cursor.pgresult
+            assert result is not None, "the query has run"
+            rows = range(result.ntuples)
+            return [
+                ResultColumn(
+                    (result.fname(at) or b"").decode(),
+                    result.ftype(at),
+                    result.fmod(at),
+                    [result.get_value(row, at) for row in rows],
+                )
+                for at in range(result.nfields)
+            ]
 
     def copy(self, statement: str, data: Iterable[bytes | memoryview]) -> int:
         """Send data to `COPY … FROM STDIN`, and return the number of rows that arrived."""

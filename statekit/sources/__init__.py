@@ -8,6 +8,7 @@ from statekit.sources.decoding import BadRecord
 from statekit.sources.files import FileSource, arrow, csv, files, json_lines, parquet
 from statekit.sources.json_decoding import JsonDecoder
 from statekit.sources.kafka import KafkaSource, kafka
+from statekit.sources.postgres import PostgresSource, postgres
 from statekit.sources.rate import RateSource, rate
 from statekit.sources.socket_lines import SocketSource, socket
 from statekit.sources.source import Offset, Offsets, Source
@@ -19,6 +20,7 @@ __all__ = [
     "KafkaSource",
     "Offset",
     "Offsets",
+    "PostgresSource",
     "RateSource",
     "SocketSource",
     "Source",
@@ -28,6 +30,7 @@ __all__ = [
     "json_lines",
     "kafka",
     "parquet",
+    "postgres",
     "rate",
     "socket",
 ]

@@ -95,6 +95,7 @@ DOORS = {
         "job/windows/sliding.py",
         "query",
         "sinks/postgres_columns.py",
+        "sources/postgres_values.py",
     },
     "fastavro": {"sources/avro_decoding.py"},
     "confluent_kafka": {

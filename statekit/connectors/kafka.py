@@ -25,7 +25,7 @@ Option = str | int | float | bool
 OffsetAt = Literal["earliest", "latest"] | int
 """A place in a partition: its first record, its end, or a time in milliseconds since 1970 UTC."""
 
-_log = logging.getLogger("statekit.connectors.kafka")
+_log = logging.getLogger("statekit.kafka")
 """Messages of librdkafka, which would be on stderr without it."""
 
 _OWNED = {

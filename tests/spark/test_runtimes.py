@@ -307,14 +307,6 @@ def test_inputs_and_outputs_that_are_not_the_jobs_are_refused_at_start(runs: Run
         runs.start(counting_job(), {"events": df})
     with pytest.raises(sk.StateTypeError, match="outputs"):
         runs.start(counting_job(), {"events": df}, outputs={"counted": 3})
-    job = sk.Job("mixed")
-    job.source("events", Event).process(count).sink("counted")
-    job.source("words", Word).process(count_words)
-    stream = runs.stream("words", "word string")
-    with pytest.raises(sk.StateTypeError, match="streaming"):
-        runs.start(
-            job, {"events": df, "words": stream}, outputs={"counted": sk.sinks.writer("noop")}
-        )
     assert not runs.checkpoint.exists()
 
 

@@ -63,7 +63,7 @@ class PostgresSource(Source):
         by: the growing columns.
         static: whether the rows that are there at the start are all.
         wait_for: the transactions that may still commit smaller values.
-        settle_seconds: how long a run waits for them at its start.
+        settle_s: how long a run waits for them at its start, in seconds.
     """
 
     database: Database
@@ -72,11 +72,13 @@ class PostgresSource(Source):
     by: tuple[str, ...]
     static: bool
     wait_for: WaitFor
-    settle_seconds: float
+    settle_s: float
 
     def __post_init__(self) -> None:
         self._horizon = Horizon(self.wait_for, self.table)
-        self._settles_until_s: float | None = None
+        self._waits_for: Position | None = None
+        self._waits_since_s = 0.0
+        self._has_warned = False
         self._reads_here = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,7 +90,7 @@ class PostgresSource(Source):
 
     def open(self, *, reads_here: bool) -> None:
         self._horizon = Horizon(self.wait_for, self.table)
-        self._settles_until_s, self._reads_here = None, reads_here
+        self._waits_for, self._reads_here = None, reads_here
         self.database.transaction(self._user, self._check)
 
     def close(self) -> None:
@@ -162,23 +164,23 @@ class PostgresSource(Source):
         Raises:
             ConnectorError: they run for too long, and a static table has to be read completely.
         """
-        if self._horizon.complete is not None or not self._horizon.running:
+        horizon = self._horizon
+        if not horizon.running:
             return False
-        if self._settles_until_s is None:
-            self._settles_until_s = now_s + self.settle_seconds
-        elif self._settles_until_s == 0.0:
-            return False
-        if now_s < self._settles_until_s:
-            return True
+        if self._waits_for != horizon.seen:
+            self._waits_for, self._waits_since_s, self._has_warned = horizon.seen, now_s, False
+        if now_s - self._waits_since_s < self.settle_s:
+            return horizon.complete is None
         what = (
-            f"{self._user}: {len(self._horizon.running)} transactions have been running for "
-            f"{self.settle_seconds:g} seconds, which may still commit rows with smaller values"
+            f"{self._user}: {len(horizon.running)} transactions have been running for "
+            f"{self.settle_s:g} seconds, and may still commit rows with smaller values"
         )
         advice = "end them (see pg_stat_activity), or see wait_for="
         if self.static:
             raise ConnectorError(f"{what}. Nothing was read: {advice}, then start the job again")
-        _logger.warning("%s. Newer rows are read when they have ended: %s", what, advice)
-        self._settles_until_s = 0.0
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning("%s. Newer rows are read when they have ended: %s", what, advice)
         return False
 
     def _end(self, session: PostgresSession, after: Position | None, limit: int) -> Offset | None:
@@ -249,7 +251,7 @@ def postgres(
     by: str | Sequence[str] = "id",
     static: bool = False,
     wait_for: WaitFor = "transactions",
-    settle_seconds: float = 10.0,
+    settle_s: float = 10.0,
     retry_s: float = 10.0,
 ) -> PostgresSource:
     """Return a source of the rows of a table or query of PostgreSQL, in any runtime.
@@ -270,7 +272,7 @@ def postgres(
         wait_for: which transactions may commit smaller values: `"transactions"`, all of the
             database; `"writers"`, those that have written to the table, for columns whose default
             is taken from a sequence; `"nothing"`, if rows are committed in the order of values.
-        settle_seconds: how long a run waits at its start for transactions that are running.
+        settle_s: how long a run waits at its start for transactions that are running, in seconds.
         retry_s: the seconds in which a transaction is tried again if the connection is lost or the
             error may pass.
 
@@ -290,8 +292,8 @@ def postgres(
         raise StateTypeError(
             f"wait_for={shown(wait_for)}: give 'transactions', 'writers' or 'nothing'"
         )
-    if not settle_seconds >= 0:
-        raise StateTypeError(f"settle_seconds={shown(settle_seconds)}: give a number from 0 on")
+    if not settle_s >= 0:
+        raise StateTypeError(f"settle_s={shown(settle_s)}: give a number from 0 on")
     is_query = _QUERY.match(table_or_query) is not None
     if is_query and wait_for == "writers":
         raise StateTypeError("wait_for='writers' needs the name of a table, and not a query")
@@ -302,7 +304,7 @@ def postgres(
         table = quoted_name(*name_parts(table_or_query))
         rows = f"{table} AS q"
     database = Database(url, retry_s)
-    return PostgresSource(database, table, rows, columns, static, wait_for, settle_seconds)
+    return PostgresSource(database, table, rows, columns, static, wait_for, settle_s)
 
 
 # ---------------------------------------------------------------------------------- statements

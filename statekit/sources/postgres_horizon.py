@@ -9,7 +9,7 @@ all rows up to that value are visible.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from statekit.connectors.postgres import PostgresSession
@@ -60,14 +60,15 @@ class Horizon:
 
     Attributes:
         complete: no row will appear up to here; None before the first one is known.
-        running: transactions that were running when the next value was seen, and still are.
+        running: transactions that were running when `seen` was seen, and still are.
+        seen: the next value, which is complete when they have ended; None if there is none.
     """
 
     wait_for: WaitFor
     table: str | None = None
     complete: Position | None = None
     running: frozenset[str] = frozenset()
-    _seen: Position | None = field(default=None, init=False)
+    seen: Position | None = None
 
     def advance(
         self,
@@ -81,18 +82,18 @@ class Horizon:
             last: returns the largest value after another one, as far as it is visible now.
             after: where the next epoch starts.
         """
-        if self._seen is not None:
+        if self.seen is not None:
             self.running = still_running(self.running, self._running_now(session))
             if self.running:
                 return
-            self.complete, self._seen = self._seen, None
+            self.complete, self.seen = self.seen, None
         seen = last(after if self.complete is None else self.complete)
         if seen is None:
             return
         # After the value was seen: a transaction that ends in between is visible to all readers.
         running = self._running_now(session)
         if running:
-            self._seen, self.running = seen, running
+            self.seen, self.running = seen, running
         else:
             self.complete = seen
 

@@ -179,7 +179,7 @@ def test_a_bad_record_has_the_value_of_the_growing_column(
 def test_a_row_that_is_committed_after_a_larger_one_is_not_left_out(
     orders: PostgresSchema, wait_for: str
 ) -> None:
-    waiting = source(orders, wait_for=wait_for, settle_seconds=0)
+    waiting = source(orders, wait_for=wait_for, settle_s=0)
     with session(orders) as slow:
         slow.execute("INSERT INTO orders (customer, cents) VALUES ('slow', 1)")
         put(orders, [Order("fast", 2)])
@@ -198,7 +198,7 @@ def test_a_row_that_has_the_time_at_which_its_transaction_began_is_not_left_out(
     postgres: PostgresSchema,
 ) -> None:
     postgres.rows("CREATE TABLE t (at timestamptz DEFAULT now(), id text PRIMARY KEY)")
-    waiting = source(postgres, "t", by=("at", "id"), wait_for="transactions", settle_seconds=0)
+    waiting = source(postgres, "t", by=("at", "id"), wait_for="transactions", settle_s=0)
     with session(postgres) as slow:
         slow.execute("SELECT 1")  # it has no identifier in the rows, and no lock on the table
         postgres.rows("INSERT INTO t (id) VALUES ('fast')")
@@ -215,7 +215,7 @@ def test_a_writer_of_a_partition_and_a_reader_are_told_apart(postgres: PostgresS
     postgres.rows("CREATE TABLE orders (id bigint PRIMARY KEY) PARTITION BY RANGE (id)")
     postgres.rows("CREATE TABLE part PARTITION OF orders FOR VALUES FROM (0) TO (100)")
     postgres.rows("INSERT INTO orders VALUES (2)")
-    waiting = source(postgres, wait_for="writers", settle_seconds=0)
+    waiting = source(postgres, wait_for="writers", settle_s=0)
     with session(postgres) as writer:
         writer.execute("INSERT INTO part VALUES (1)")
         assert rows(waiting) == []
@@ -230,10 +230,10 @@ def test_a_run_waits_at_its_start_for_transactions_that_are_running(
     put(orders, ORDERS[:1])
     with session(orders) as slow:
         slow.execute("INSERT INTO orders (customer, cents) VALUES ('slow', 1)")
-        run = job_of(source(orders, wait_for="writers", settle_seconds=0.1)).run()
+        run = job_of(source(orders, wait_for="writers", settle_s=0.1)).run()
         assert run.epochs == 0
         assert "1 transactions have been running for 0.1 seconds" in caplog.text
-        static = source(orders, wait_for="writers", settle_seconds=0.1, static=True)
+        static = source(orders, wait_for="writers", settle_s=0.1, static=True)
         with pytest.raises(sk.ConnectorError, match="Nothing was read: end them"):
             job_of(static).run()
 
@@ -347,7 +347,7 @@ def test_hostile_names_are_quoted(postgres: PostgresSchema) -> None:
     postgres.rows('INSERT INTO "a%s;""b.c" VALUES (1, \'x\'), (2, NULL)')
     odd = '%(x)s "id"'
     for wait_for in ("transactions", "writers"):
-        hostile = source(postgres, '"a%s;""b.c"', by=odd, wait_for=wait_for, settle_seconds=30.0)
+        hostile = source(postgres, '"a%s;""b.c"', by=odd, wait_for=wait_for, settle_s=30.0)
         hostile.open(reads_here=True)
         assert rows(hostile, 1) == [{odd: 2, "sel%ect": None}]
 
@@ -415,7 +415,7 @@ def test_a_checkpoint_of_other_columns_is_refused(root: Path, orders: PostgresSc
         ("orders", {"by": ()}, "by=()"),
         ("orders", {"by": ("id", "id")}, "by="),
         ("orders", {"wait_for": "me"}, "wait_for='me'"),
-        ("orders", {"settle_seconds": float("nan")}, "settle_seconds=nan"),
+        ("orders", {"settle_s": float("nan")}, "settle_s=nan"),
         ("SELECT 1 AS id", {"wait_for": "writers"}, "needs the name of a table"),
         ("a.b.c", {}, "is no name of a table"),
     ],

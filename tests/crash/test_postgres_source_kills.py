@@ -1,0 +1,107 @@
+"""Kills of processes that read a table of PostgreSQL while its writers commit out of order."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import statekit as sk
+from statekit.sources.postgres_horizon import WaitFor
+from tests.support.effort import SOAK
+from tests.support.killable_processes import pipe, start
+from tests.support.postgres import PostgresSchema
+from tests.support.sinks import Order, rows_of, spending, sums
+from tests.support.spark_runs import state_of
+from tests.support.timeouts import PATIENCE_S
+
+pytestmark = pytest.mark.slow
+
+KILLS = 100 if SOAK else 12
+WITHIN_S = 0.5
+WRITERS = 4
+PAUSE_S = 0.02
+
+
+def read(home: Path, url: str, wait_for: WaitFor, seed: int, ready: Connection) -> None:
+    """Add the orders of a table to the sums of their customers.
+
+    Parameters:
+        ready: is sent something when the job begins.
+    """
+    chosen = random.Random(seed)
+    job = sk.Job("shop")
+    source = sk.sources.postgres(url, "orders", wait_for=wait_for)
+    job.source("orders", Order, source).process(spending).sink(
+        "spent", sk.sinks.parquet(home / "spent")
+    )
+    ready.send("ready")
+    job.run(
+        checkpoint=home / "checkpoint",
+        working_directory=home / "working",
+        parallelism=chosen.choice([1, 2, 3]),
+        epoch_size=chosen.randint(5, 40),
+    )
+
+
+def write(url: str, seed: int, stop: threading.Event) -> None:
+    """Insert orders in transactions of some milliseconds, until told to stop."""
+    chosen = random.Random(seed)
+    insert = "INSERT INTO orders (customer, cents) VALUES (%s, %s)"
+    with psycopg.connect(url) as connection:
+        while not stop.is_set():
+            for _ in range(chosen.randint(1, 3)):
+                connection.execute(insert, (f"c{chosen.randrange(7)}", chosen.randrange(1000)))
+            time.sleep(chosen.uniform(0.0, PAUSE_S))  # others commit larger values meanwhile
+            if chosen.random() < 0.1:
+                connection.rollback()
+            else:
+                connection.commit()
+
+
+@pytest.mark.parametrize("wait_for", ["transactions", "writers"])
+def test_each_row_changes_state_once_wherever_the_process_is_killed(
+    tmp_path: Path, postgres: PostgresSchema, wait_for: WaitFor
+) -> None:
+    postgres.rows("CREATE TABLE orders (id serial PRIMARY KEY, customer text, cents bigint)")
+    stop = threading.Event()
+    writers = [
+        threading.Thread(target=write, args=(postgres.url, seed, stop)) for seed in range(WRITERS)
+    ]
+    for writer in writers:
+        writer.start()
+    try:
+        ends = [_killed_at(tmp_path, postgres, wait_for, seed) for seed in range(KILLS)]
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    assert set(ends) <= {0, -signal.SIGKILL}
+    _, sent = pipe()
+    process = start(read, tmp_path, postgres.url, wait_for, 0, sent)
+    process.join(PATIENCE_S)
+    assert process.exitcode == 0
+    expected = sums(
+        [Order(*row) for row in postgres.rows("SELECT customer, cents FROM orders ORDER BY id")]
+    )
+    assert rows_of(tmp_path / "spent") == expected
+    last = {spent.customer: spent.cents for spent in expected}
+    assert state_of(tmp_path / "checkpoint", "spending", "total", tmp_path / "unpacked") == last
+
+
+def _killed_at(home: Path, postgres: PostgresSchema, wait_for: WaitFor, seed: int) -> int | None:
+    """Start a process, kill it a moment later, and return its exit code."""
+    ready, sent = pipe()
+    process = start(read, home, postgres.url, wait_for, seed, sent)
+    assert ready.poll(PATIENCE_S), "it never began"
+    ready.recv()
+    time.sleep(random.Random(seed).uniform(0.0, WITHIN_S))
+    process.kill()
+    process.join(PATIENCE_S)
+    return process.exitcode

@@ -11,14 +11,14 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 # Tests start hundreds of processes, and without bytecode each compiles the whole package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-serve test test-seed test-slow test-all test-steady durations check bench soak clean java
+.PHONY: help demo demo-serve test test-seed test-slow test-steady durations check bench soak clean java
 
 help:
 	@echo "make demo       install into $(VENV) and run the demo on real data"
 	@echo "make demo-serve the same data as a live stream, with the dashboard, until Ctrl-C"
 	@echo "make test       install and run the tests"
 	@echo "make test-slow  the tests that kill processes, fuzz and compare with Spark's own engine"
-	@echo "make test-all   the tests of both, in one run: Spark and the processes of checks start once"
+	@echo "make test TESTS=all   the tests of both, in one run"
 	@echo "make test-steady the fast tests 20 times, beside four busy processes; hours"
 	@echo "make durations  all tests, and how long each takes: long ones are in make test-slow"
 	@echo "make check      ruff, mypy and the layer test"
@@ -54,8 +54,13 @@ demo: $(DEMO) java
 demo-serve: $(DEMO) java
 	$(BIN)/statekit demo --serve
 
+# CI runs all of them in one run: make test TESTS=all
+TESTS ?= fast
+SELECTED_fast := -m "not slow"
+SELECTED_all = --deselect $(SEEDED)
+
 test: $(DEV) java
-	$(PYTEST) -m "not slow"
+	$(PYTEST) $(SELECTED_$(TESTS))
 
 # Other histories each day. The seed is in the header: make test-seed SEED=20260131 tries them again.
 SEED ?= $(shell date -u +%Y%m%d)
@@ -68,9 +73,6 @@ test-seed: $(DEV)
 
 test-slow: $(DEV) java
 	$(PYTEST) -m slow --deselect $(SEEDED)
-
-test-all: $(DEV) java
-	$(PYTEST) --deselect $(SEEDED)
 
 test-steady: $(DEV) java
 	$(BIN)/python -m tests.steady $(PYTEST) -m "not slow"

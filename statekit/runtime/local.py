@@ -75,6 +75,7 @@ class RecordStreams:
     def __init__(self, plan: Plan, epoch: int) -> None:
         self._plan, self._epoch = plan, epoch
         self._parts: dict[str, list[tuple[list[Any], RecordForm]]] = {}
+        self._columns: dict[str, list[pa.RecordBatch]] = {}
 
     def put(self, stream: str, records: list[Any], form: RecordForm | None) -> None:
         """Add the stored records of a source or operator.
@@ -83,6 +84,10 @@ class RecordStreams:
             form: of the records; None for an operator that emits nothing.
         """
         self._parts[stream] = [] if form is None else [(records, form)]
+
+    def put_columns(self, stream: str, batches: list[pa.RecordBatch]) -> None:
+        """Add the records of an operator that nothing reads but sinks of columns."""
+        self._columns[stream] = batches
 
     def put_late(self, operator: Operator, is_late: Callable[[Any], bool]) -> None:
         """Add the late records of an operator's inputs."""
@@ -99,6 +104,9 @@ class RecordStreams:
         Raises:
             StateTypeError: they have no schema.
         """
+        if stream in self._columns:
+            yield from self._columns[stream]
+            return
         for records, form in self._parts_of(stream):
             output_type = form.output_type if isinstance(form, SourceForm) else form
             yield from output_batches(output_type, records)
@@ -209,8 +217,12 @@ class LocalRunner:
         for operator in self.job.operators:
             failed: list[FailedRecord] = []
             collect = failed.append if self.job.wants_errors(operator) else None
-            outputs_of, reports_of = self._operator(operator, streams, collect)
-            streams.put(operator.name, outputs_of, operator.declared.output_type)
+            as_columns = self._leads_to_columns(operator.name, outputs or {})
+            outputs_of, reports_of = self._operator(operator, streams, collect, as_columns)
+            if as_columns:
+                streams.put_columns(operator.name, outputs_of)
+            else:
+                streams.put(operator.name, outputs_of, operator.declared.output_type)
             streams.put(operator.errors, failed, FAILED_RECORDS)
             if self.job.wants_late(operator):
                 streams.put_late(operator, self._is_late(operator))
@@ -248,14 +260,25 @@ class LocalRunner:
         watermark = declared.late_us(self.coordinator.plans(operator.name).common)
         return lambda record: is_late(time_of(record), watermark)
 
+    def _leads_to_columns(self, stream: str, outputs: Mapping[str, OutputCallback | Sink]) -> bool:
+        """Return whether nothing reads a stream but sinks of columns, for which records need not be
+        brought into their stored form.
+        """
+        sinks = self.job.sinks_of(stream)
+        are_all = 0 < len(sinks) == self.job.reads_of(stream)
+        return are_all and all(isinstance(outputs.get(sink.name), Sink) for sink in sinks)
+
     def _placed(self, operator: Operator) -> KeyPlaces:
         if operator.name not in self._keys:
             self._keys[operator.name] = KeyPlaces(operator, self.coordinator.key_groups)
         return self._keys[operator.name]
 
     def _operator(
-        self, operator: Operator, streams: RecordStreams, collect: Collect | None
+        self, operator: Operator, streams: RecordStreams, collect: Collect | None, as_columns: bool
     ) -> tuple[list[Any], list[Report]]:
+        """Run the shards of an operator. Return its outputs, as batches or as stored records, and
+        the reports of the shards.
+        """
         coordinator = self.coordinator
         declared, output_type = operator.declared, operator.declared.output_type
         plans = coordinator.plans(operator.name)
@@ -284,7 +307,10 @@ class LocalRunner:
             with contextlib.closing(reporting(running, reports)) as emitted_lists:
                 for emitted in emitted_lists:
                     assert output_type is not None, "the task checks it"
-                    outputs += output_type.stored(emitted)
+                    if as_columns:
+                        outputs += output_batches(output_type, emitted)
+                    else:
+                        outputs += output_type.stored(emitted)
         idle = IdleShards.of(operator.name, (n for n in range(len(plans)) if n not in active))
         return outputs, [*filter(None, reports), idle]
 

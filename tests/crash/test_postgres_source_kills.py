@@ -6,47 +6,43 @@ import random
 import signal
 import threading
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import psycopg
 import pytest
 
 import statekit as sk
+from statekit.checkpoint.repository import Repository
 from statekit.sources.postgres_horizon import WaitFor
 from tests.support.effort import SOAK
-from tests.support.killable_processes import pipe, start
+from tests.support.killable_processes import start
 from tests.support.postgres import PostgresSchema
 from tests.support.sinks import Order, rows_of, spending, sums
 from tests.support.spark_runs import state_of
 from tests.support.timeouts import PATIENCE_S
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
-KILLS = 100 if SOAK else 12
-WITHIN_S = 0.5
+KILLS = 100 if SOAK else 10
+WITHIN_S = 0.2
 WRITERS = 4
-PAUSE_S = 0.02
+PAUSE_S = 0.05
 
 
-def read(home: Path, url: str, wait_for: WaitFor, seed: int, ready: Connection) -> None:
-    """Add the orders of a table to the sums of their customers.
-
-    Parameters:
-        ready: is sent something when the job begins.
-    """
+def read(home: Path, url: str, wait_for: WaitFor, seed: int) -> None:
+    """Add the orders of a table to the sums of their customers."""
     chosen = random.Random(seed)
     job = sk.Job("shop")
     source = sk.sources.postgres(url, "orders", wait_for=wait_for)
     job.source("orders", Order, source).process(spending).sink(
         "spent", sk.sinks.parquet(home / "spent")
     )
-    ready.send("ready")
     job.run(
         checkpoint=home / "checkpoint",
         working_directory=home / "working",
         parallelism=chosen.choice([1, 2, 3]),
-        epoch_size=chosen.randint(5, 40),
+        epoch_size=chosen.randint(20, 200),
     )
 
 
@@ -58,7 +54,7 @@ def write(url: str, seed: int, stop: threading.Event) -> None:
         while not stop.is_set():
             for _ in range(chosen.randint(1, 3)):
                 connection.execute(insert, (f"c{chosen.randrange(7)}", chosen.randrange(1000)))
-            time.sleep(chosen.uniform(0.0, PAUSE_S))  # others commit larger values meanwhile
+            stop.wait(chosen.uniform(0.0, PAUSE_S))  # others commit larger values meanwhile
             if chosen.random() < 0.1:
                 connection.rollback()
             else:
@@ -83,8 +79,7 @@ def test_each_row_changes_state_once_wherever_the_process_is_killed(
         for writer in writers:
             writer.join()
     assert set(ends) <= {0, -signal.SIGKILL}
-    _, sent = pipe()
-    process = start(read, tmp_path, postgres.url, wait_for, 0, sent)
+    process = start(read, tmp_path, postgres.url, wait_for, 0)
     process.join(PATIENCE_S)
     assert process.exitcode == 0
     expected = sums(
@@ -96,12 +91,18 @@ def test_each_row_changes_state_once_wherever_the_process_is_killed(
 
 
 def _killed_at(home: Path, postgres: PostgresSchema, wait_for: WaitFor, seed: int) -> int | None:
-    """Start a process, kill it a moment later, and return its exit code."""
-    ready, sent = pipe()
-    process = start(read, home, postgres.url, wait_for, seed, sent)
-    assert ready.poll(PATIENCE_S), "it never began"
-    ready.recv()
+    """Start a process, kill it soon after it has committed an epoch, and return its exit code."""
+    before = committed(home)
+    process = start(read, home, postgres.url, wait_for, seed)
+    until(lambda: committed(home) > before or not process.is_alive())
     time.sleep(random.Random(seed).uniform(0.0, WITHIN_S))
     process.kill()
     process.join(PATIENCE_S)
+    assert committed(home) > before
     return process.exitcode
+
+
+def committed(home: Path) -> int:
+    """The last epoch that is committed; -1 if there is none."""
+    epoch = Repository(home / "checkpoint").latest_epoch()
+    return -1 if epoch is None else epoch

@@ -21,7 +21,7 @@ from statekit.job.stream import Stream
 from statekit.keygroup import check_groups
 from statekit.records.union import records_of
 from statekit.sinks.protocol.sink import Sink
-from statekit.sources.decoding import BadRecord
+from statekit.sources.decoding.decoder import BadRecord
 from statekit.sources.source import Source
 from statekit.working_copy.copies import WorkingCopies
 

@@ -13,7 +13,7 @@ from statekit.checkpoint.manifest import EpochOffsets, InputOffset
 from statekit.errors import CALL_FAILURES, ProcessError, RestoreError, StateTypeError, is_users
 from statekit.job.plan import Input, Plan
 from statekit.shown import shown, shown_error
-from statekit.sources.decoding import BadRecord, Decoded
+from statekit.sources.decoding.decoder import BadRecord, Decoded
 from statekit.sources.source import Offset, Source
 
 WITHOUT_LIMIT = 1 << 62

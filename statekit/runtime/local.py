@@ -57,7 +57,7 @@ from statekit.runtime.stream_forms import RecordForm, SourceForm, columns_of
 from statekit.shown import shown
 from statekit.sinks.protocol.frame_sinks import FrameSink, guarantees_of
 from statekit.sinks.protocol.sink import Attempt, Earlier, Part, Receipt, Sink, sink_failures
-from statekit.sources.decoding import BadRecord
+from statekit.sources.decoding.decoder import BadRecord
 from statekit.sources.source import Source
 from statekit.watermark import is_late
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies

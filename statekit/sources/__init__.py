@@ -4,9 +4,9 @@ A `Source` yields Arrow batches by offsets, in any runtime. May import `records`
 `checkpoint` and what they may import.
 """
 
-from statekit.sources.decoding import BadRecord
+from statekit.sources.decoding.decoder import BadRecord
+from statekit.sources.decoding.json_decoding import JsonDecoder
 from statekit.sources.files import FileSource, arrow, csv, files, json_lines, parquet
-from statekit.sources.json_decoding import JsonDecoder
 from statekit.sources.kafka import KafkaSource, kafka
 from statekit.sources.postgres import PostgresSource, postgres
 from statekit.sources.rate import RateSource, rate

@@ -13,10 +13,9 @@ from typing import IO, Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-Format = Literal["json", "csv", "parquet", "arrow"]
+from statekit.sources.decoding.csv_decoding import HEADER
 
-HEADER = b"statekit.header"
-"""Metadata of batches of CSV rows: the header of their file."""
+Format = Literal["json", "csv", "parquet", "arrow"]
 
 _CHUNK_BYTES = 1 << 20
 _CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}

@@ -17,11 +17,11 @@ from statekit.clock import sleep_s, stopwatch_s
 from statekit.errors import ConnectorError, StatekitError, StateTypeError
 from statekit.records.union import Records
 from statekit.shown import shown_text
-from statekit.sources.csv_decoding import CsvDecoder
-from statekit.sources.decoding import ColumnDecoder, Decoded, Decoder
+from statekit.sources.decoding.csv_decoding import CsvDecoder
+from statekit.sources.decoding.decoder import ColumnDecoder, Decoded, Decoder
+from statekit.sources.decoding.json_decoding import JsonDecoder
 from statekit.sources.file_formats import READERS, Format, Rows, of_file
 from statekit.sources.file_tree import FileTree, SourceFile
-from statekit.sources.json_decoding import JsonDecoder
 from statekit.sources.source import Offset, Offsets, Source
 
 _logger = logging.getLogger("statekit.sources")

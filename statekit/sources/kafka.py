@@ -17,9 +17,9 @@ from statekit.connectors.schema_registry import SchemaRegistry
 from statekit.errors import ConnectorError, StateTypeError
 from statekit.records.union import Records
 from statekit.shown import shown
-from statekit.sources.avro_decoding import AvroDecoder, check_avro_is_installed
-from statekit.sources.decoding import ColumnDecoder, Decoder
-from statekit.sources.json_decoding import JsonDecoder
+from statekit.sources.decoding.avro_decoding import AvroDecoder, check_avro_is_installed
+from statekit.sources.decoding.decoder import ColumnDecoder, Decoder
+from statekit.sources.decoding.json_decoding import JsonDecoder
 from statekit.sources.kafka_columns import (
     VALUE,
     RenamedColumns,

@@ -12,7 +12,13 @@ from statekit.codec.annotations import peel
 from statekit.errors import StateTypeError
 from statekit.records.union import Records
 from statekit.shown import shown
-from statekit.sources.decoding import OFFSET_PREFIX, BadRecord, Decoded, Decoder, offset_text
+from statekit.sources.decoding.decoder import (
+    OFFSET_PREFIX,
+    BadRecord,
+    Decoded,
+    Decoder,
+    offset_text,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

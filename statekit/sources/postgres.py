@@ -16,7 +16,7 @@ from statekit.clock import sleep_s, stopwatch_s
 from statekit.connectors.postgres import Database, PostgresSession, is_name, name_parts, quoted_name
 from statekit.errors import ConnectorError, RestoreError, StateTypeError
 from statekit.shown import shown
-from statekit.sources.decoding import OFFSET_PREFIX
+from statekit.sources.decoding.decoder import OFFSET_PREFIX
 from statekit.sources.postgres_horizon import Horizon, Position, WaitFor
 from statekit.sources.postgres_values import arrow_column, is_readable
 from statekit.sources.source import Offset, Offsets, Source

@@ -17,8 +17,8 @@ from statekit.clock import stopwatch_s
 from statekit.errors import ConnectorError, StateTypeError
 from statekit.records.union import Records
 from statekit.shown import shown_text
-from statekit.sources.decoding import Decoder
-from statekit.sources.json_decoding import JsonDecoder
+from statekit.sources.decoding.decoder import Decoder
+from statekit.sources.decoding.json_decoding import JsonDecoder
 from statekit.sources.source import Offset, Offsets, Source
 
 _logger = logging.getLogger("statekit.sources")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from statekit.sources.decoding import ColumnDecoder, Decoder
+from statekit.sources.decoding.decoder import ColumnDecoder, Decoder
 
 if TYPE_CHECKING:
     import pyarrow as pa

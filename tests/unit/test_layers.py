@@ -39,6 +39,7 @@ RANKS = [
     "sinks/lake",
     "sinks/database",
     "sinks",
+    "sources/decoding",
     "sources",
     "metrics",
     "working_copy",
@@ -97,7 +98,7 @@ DOORS = {
         "sinks/postgres_columns.py",
         "sources/postgres_values.py",
     },
-    "fastavro": {"sources/avro_decoding.py"},
+    "fastavro": {"sources/decoding/avro_decoding.py"},
     "confluent_kafka": {
         "connectors/kafka.py",
         "connectors/kafka_delivery.py",

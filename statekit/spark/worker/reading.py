@@ -15,7 +15,7 @@ from statekit.records.output_type import OutputType
 from statekit.records.output_union import AnyOutput
 from statekit.runtime.inputs import Range, bad_record_error, input_failures
 from statekit.runtime.stream_forms import SourceForm
-from statekit.sources.decoding import BadRecord, Decoder
+from statekit.sources.decoding.decoder import BadRecord, Decoder
 from statekit.sources.source import Source
 from statekit.spark.worker.commit_records import Reporter
 from statekit.spark.worker.failure_texts import readable_errors

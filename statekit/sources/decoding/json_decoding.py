@@ -21,9 +21,9 @@ from statekit.records.arrow_reader import ColumnMismatch, Read, field_reader
 from statekit.records.declaration import ValueMismatch
 from statekit.records.union import Records
 from statekit.shown import shown_text
-from statekit.sources.decoding import BadRecord, Decoded, misfit_text, offset_text
-from statekit.sources.json_documents import DocumentDecoder, document_decoder
-from statekit.sources.json_inputs import JsonInputs
+from statekit.sources.decoding.decoder import BadRecord, Decoded, misfit_text, offset_text
+from statekit.sources.decoding.json_documents import DocumentDecoder, document_decoder
+from statekit.sources.decoding.json_inputs import JsonInputs
 
 VALUE = "value"
 """The column of JSON documents."""

@@ -16,9 +16,11 @@ from statekit.codec.annotations import Field, peel
 from statekit.errors import CALL_FAILURES, ProcessError, StateTypeError, is_users
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
-from statekit.sources.decoding import BadRecord, Decoded, misfit_text, offset_text
-from statekit.sources.file_formats import HEADER
-from statekit.sources.json_inputs import text_converter
+from statekit.sources.decoding.decoder import BadRecord, Decoded, misfit_text, offset_text
+from statekit.sources.decoding.json_inputs import text_converter
+
+HEADER = b"statekit.header"
+"""Metadata of batches of CSV rows: the header of their file."""
 
 _COLUMNS: dict[Any, pa.DataType] = {
     str: pa.string(),

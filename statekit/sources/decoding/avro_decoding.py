@@ -13,7 +13,7 @@ from statekit.connectors.schema_registry import SchemaRegistry
 from statekit.errors import CALL_FAILURES, ProcessError, StateTypeError, is_users
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
-from statekit.sources.decoding import BadRecord, Decoded, misfit_text, offset_text
+from statekit.sources.decoding.decoder import BadRecord, Decoded, misfit_text, offset_text
 
 _PREFIX = 5
 """Bytes before the data: a zero, and the number of the schema with the highest byte first."""

@@ -150,7 +150,7 @@ class SourceInput(RunInput):
 
 
 def ranges(start: InputOffset, end: InputOffset) -> list[Range]:
-    """Return what an epoch reads of the partitions of a source, in the order of `end`.
+    """Return what an epoch reads of the partitions of a source, in the order of their names.
 
     >>> ranges({"0": 5, "1": 7}, {"0": 9, "1": 7, "2": 3})
     [Range(partition='0', start=5, end=9), Range(partition='2', start=None, end=3)]
@@ -159,7 +159,7 @@ def ranges(start: InputOffset, end: InputOffset) -> list[Range]:
     assert isinstance(end, dict)
     return [
         Range(partition, start.get(partition), to)
-        for partition, to in end.items()
+        for partition, to in sorted(end.items())
         if partition not in start or start[partition] != to
     ]
 

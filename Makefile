@@ -3,7 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# What is installed: everything for development, or what the demo needs.
+# What is installed: everything for development, or what the demo needs. Python compiles modules when
+# they are first imported: most are not, and pip would compile all of them, for more than a minute.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 DEV := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
@@ -33,11 +35,11 @@ $(VENV)/.made:
 	@touch $@
 
 $(DEV): $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(INSTALL) --editable '.[dev]'
 	@touch $(DEV) $(DEMO)
 
 $(DEMO): $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	$(INSTALL) --editable '.[demo]'
 	@touch $@
 
 java:

@@ -231,12 +231,15 @@ class Coordinator:
             return self._now_us()
         if self.note is None:
             now = self._now_us()
+            # Whoever gives an iterable again may append to it. What is behind a source grows by
+            # itself, and sinks may keep what an earlier attempt has published.
+            reads_sources = any(isinstance(offset, dict) for offset in offsets.values())
             self.note = EpochNote(
                 epoch=self.epoch,
                 what=what,
                 processing_time_us=now,
                 begins_run=not self._has_run,
-                offsets=offsets,
+                offsets=offsets if reads_sources else {},
             )
             self._has_run = True
             self.repository.write_note(self.note)

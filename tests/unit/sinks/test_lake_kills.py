@@ -28,7 +28,7 @@ ORDERS = [Order(f"c{number % 7}", number % 11) for number in range(12_000)]
 
 def _live(kind: str, home: Path, options: dict[str, Any], ready: Connection) -> None:
     """Write epochs of a few records until something kills this process."""
-    import_module(f"statekit.sinks.{kind}_log")  # takes seconds, in which nothing can go wrong
+    import_module(f"statekit.sinks.lake.{kind}_log")  # takes seconds, in which nothing can go wrong
     sink: Any = lake(kind, home / "table").sink(**options)
 
     class Told(type(sink)):  # type: ignore[misc]

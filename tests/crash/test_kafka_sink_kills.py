@@ -16,6 +16,7 @@ import pytest
 
 import statekit as sk
 from statekit.testing import check_sink
+from tests.support.effort import SOAK
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.sinks import Order, Spent, spending_job, sums
 from tests.support.timeouts import PATIENCE_S
@@ -60,7 +61,7 @@ def has_epochs(root: Path, number: int, process: Any) -> bool:
     return epochs(root) >= number or process.poll() is not None
 
 
-@pytest.mark.parametrize("kind", ["plain", "transactional"])
+@pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.soak), "transactional"])
 def test_each_record_is_there_once_wherever_the_sink_is_killed(
     kafka: KafkaBroker, kind: str
 ) -> None:
@@ -79,7 +80,7 @@ def test_each_record_is_there_once_wherever_the_sink_is_killed(
 
 
 @pytest.mark.parametrize("kind", ["plain", "transactional"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(2 if SOAK else 1))
 def test_each_record_is_there_once_after_kills_of_the_process(
     root: Path, kafka: KafkaBroker, topic: str, kind: str, seed: int
 ) -> None:

@@ -17,7 +17,7 @@ from tests.support.spark_job import EVENT_SCHEMA, Event, by_word, counted, event
 from tests.support.spark_runs import Runs, pieces
 
 SIZE = 12
-KILLS = 20 if SOAK else 2
+KILLS = 20 if SOAK else 1
 
 
 def _feed(runs: Runs, given: list[Event]) -> None:

@@ -357,7 +357,7 @@ def test_fields_that_the_outputs_do_not_have_are_refused_before_the_first_record
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", LAKES)
+@pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.soak)])
 def test_the_sink_leaves_each_record_once_whenever_its_process_is_killed(kind: str) -> None:
     def make(place: Path) -> tuple[Any, Callable[[], list[Spent]]]:
         return lake(kind, place).sink(), lambda: lake(kind, place).rows()

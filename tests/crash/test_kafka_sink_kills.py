@@ -94,7 +94,7 @@ def test_each_record_is_there_once_after_kills_of_the_process(
     assert spent(kafka, topic) == sums(ORDERS)
 
 
-# Tansu loses records that it has acknowledged to an idempotent producer, if it is killed: those of a
+# Tansu, if it is killed, loses records that it has acknowledged to idempotent producers: those of a
 # bare producer, too, and none without idempotence. So this fails in about every other run.
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["plain", "transactional"])

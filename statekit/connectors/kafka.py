@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeVar
 
-from statekit.clock import sleep_s, stopwatch_s
+from statekit.clock import stopwatch_s
+from statekit.connectors.growing_pauses import GrowingPauses
 from statekit.errors import ConnectorError, FencedError, StateTypeError
 from statekit.number_faults import number_fault
 from statekit.shown import shown
@@ -42,10 +43,6 @@ _OWNED = {
 
 _SECRETS = ("password", "secret", "key.pem", "certificate.pem", "oauthbearer.config", "token")
 """Parts of the names of properties whose values are never shown."""
-
-_PAUSE_S = 0.05
-_PAUSE_S_MAX = 2.0
-"""The first and the longest pause between two tries of a request."""
 
 _REQUEST_S_MAX = 10.0
 """The longest time limit of one request, in seconds."""
@@ -308,17 +305,16 @@ class KafkaServers:
             ConnectorError: it failed for good, or for `retry_seconds`.
             FencedError: another producer has taken over the transactions.
         """
-        begun, pause = stopwatch_s(), _PAUSE_S
+        pauses = GrowingPauses()
         while True:
             try:
                 return ask()
             except _library().KafkaException as error:
                 failed = _code(error)
             cause = failed if noted is None else noted.cause_of(failed)
-            if not is_mended_by_retry(cause) or stopwatch_s() - begun > self.retry_seconds:
+            if not is_mended_by_retry(cause) or pauses.elapsed_s > self.retry_seconds:
                 self.fail(doing, cause)
-            sleep_s(pause)
-            pause = min(2 * pause, _PAUSE_S_MAX)
+            pauses.sleep()
 
     def fail(self, doing: str, error: KafkaError) -> NoReturn:
         """Raise the error of statekit for one of librdkafka.

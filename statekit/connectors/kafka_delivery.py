@@ -14,9 +14,9 @@ from statekit.connectors.kafka import KafkaServers, LastError, Option, is_purged
 from statekit.shown import shown_error
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
+    from confluent_kafka import KafkaError
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("statekit.kafka")
 
 _WAIT_S = 0.005
 """How long a full queue waits before the next try."""
@@ -54,20 +54,19 @@ class Delivery:
         transactional_id: str | None = None,
     ) -> None:
         self._cluster, self._topic = cluster, topic
-        self._failed: KafkaError | None = None
+        self._failed: list[KafkaError] = []
         self._noted = LastError()
         self._is_transactional = transactional_id is not None
         config: dict[str, Any] = {**settings, "error_cb": self._noted}
-        self._producer = cluster.producer(config, self._on_failure, transactional_id)
+        failed = self._failed  # no cycle with this object, which would keep threads and connections
+        self._producer = cluster.producer(
+            config, lambda error, _message: failed.append(error), transactional_id
+        )
         if self._is_transactional:
             self._asked(
                 "begin transactions on",
                 partial(self._producer.init_transactions, self._cluster.request_s),
             )
-
-    def _on_failure(self, error: KafkaError, message: Message) -> None:
-        if self._failed is None:
-            self._failed = error
 
     def begin(self) -> None:
         """Begin a transaction, if records are written in transactions."""
@@ -131,8 +130,8 @@ class Delivery:
             _log.debug("a producer of topic %s ends with %s", self._topic, shown_error(error))
 
     def _check(self) -> None:
-        if self._failed is not None:
-            self._fail(self._failed)
+        if self._failed:
+            self._fail(self._failed[0])
 
     def _fail(self, error: KafkaError) -> NoReturn:
         if is_purged(error) and self._is_transactional:

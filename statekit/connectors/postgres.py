@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from statekit.clock import sleep_s, stopwatch_s
+from statekit.connectors.growing_pauses import GrowingPauses
 from statekit.errors import ConnectorError, ProcessError, StatekitError, StateTypeError
 from statekit.shown import shown
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     import psycopg
 
 T = TypeVar("T")
-
-_FIRST_PAUSE_S = 0.05
-_PAUSE_MAX_S = 2.0
 
 _DEFAULTS = {"connect_timeout": "10", "tcp_user_timeout": "30000", "application_name": "statekit"}
 """Parameters of connections, unless the URL has others. A server that is gone is noticed within
@@ -151,23 +148,20 @@ class Database:
             ProcessError: a value does not fit its column.
         """
         psycopg = _psycopg()
-        until_s: float | None = None
-        pause_s = _FIRST_PAUSE_S
+        pauses: GrowingPauses | None = None
         while True:
             was_idle = bool(self._own_idle())
             try:
                 return self._attempt(work)
             except psycopg.Error as error:
-                now_s = stopwatch_s()
-                until_s = now_s + self.retry_s if until_s is None else until_s
+                pauses = pauses or GrowingPauses()  # from the first failure on
                 # A connection that was idle may be one to a server that was started again since.
-                helps = now_s + pause_s <= until_s or was_idle
+                helps = pauses.elapsed_s + pauses.next_s <= self.retry_s or was_idle
                 if not (_may_pass(error) and helps and may_repeat()):
                     raise self._typed(user, error) from error
                 if was_idle:
                     self.close()
-            sleep_s(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+            pauses.sleep()
 
     def close(self) -> None:
         """Close the connections of this process that are not in use."""

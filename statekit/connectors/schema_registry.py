@@ -12,12 +12,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
-from statekit.clock import sleep_s, stopwatch_s
+from statekit.connectors.growing_pauses import GrowingPauses
 from statekit.errors import ConnectorError, StateTypeError
-
-_PAUSE_S = 0.05
-_PAUSE_S_MAX = 2.0
-"""The first and the longest pause between two tries of a request."""
 
 _REQUEST_S = 10.0
 """The time limit of one request, in seconds."""
@@ -79,7 +75,7 @@ class SchemaRegistry:
 
     def _asked(self, path: str) -> Any:
         """Return the answer to a request; None if there is nothing at this path."""
-        begun_s, pause_s = stopwatch_s(), _PAUSE_S
+        pauses = GrowingPauses()
         while True:
             try:
                 with urllib.request.urlopen(self._request(path), timeout=_REQUEST_S) as answer:
@@ -91,14 +87,13 @@ class SchemaRegistry:
                 helps, why = error.code in _PASSING, f"status {error.code} {error.reason}"
             except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
                 helps, why = True, str(error)
-            if not helps or stopwatch_s() - begun_s > self.retry_seconds:
+            if not helps or pauses.elapsed_s > self.retry_seconds:
                 raise ConnectorError(
                     f"the schema registry at {self.place} does not return {path}: {why}. Nothing "
                     "of this epoch is committed: check registry= and its user and password, and "
                     "that it is reachable, then start the job again"
                 ) from None
-            sleep_s(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            pauses.sleep()
 
     def _request(self, path: str) -> urllib.request.Request:
         parts = urlsplit(self.url)

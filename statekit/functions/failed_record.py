@@ -12,7 +12,7 @@ from statekit.number_faults import int_fault
 from statekit.shown import shown
 
 OnError = Literal["fail", "drop", "collect"]
-"""What happens if a call of a process function fails."""
+"""The handling of failed calls of a process function."""
 
 
 class FailedRecord(NamedTuple):
@@ -52,7 +52,7 @@ class FailedRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class ErrorPolicy:
-    """What happens if a call of a process function fails.
+    """The handling of failed calls of a process function.
 
     Parameters:
         on_error: "fail" ends the epoch, "drop" and "collect" go on with the next record, and

@@ -9,6 +9,7 @@ from statekit.checkpoint.manifest import EpochOffsets
 from statekit.clock import stopwatch_s
 from statekit.job.options import Pace
 from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.idle_epochs import IdleEpochs
 from statekit.runtime.inputs import RunInputs
 
 RunEpoch = Callable[[str, EpochOffsets | None], None]
@@ -47,6 +48,8 @@ class EpochLoop:
         chosen = self.pace.epoch_size
         self._limit = chosen or (_RECORDS_OF_STREAMS if self.inputs.has_streams else _RECORDS)
         self._last_epoch_s = self._next_lags_s = stopwatch_s()
+        self._follows = self.pace.follow and self.inputs.has_streams
+        self._idle = IdleEpochs(self.coordinator, self._epoch, self.pace.stop)
         operators = self.coordinator.job.operators
         self._settles = self.inputs.has_streams and any(
             operator.declared.traits.settles for operator in operators
@@ -56,22 +59,22 @@ class EpochLoop:
         """Run all epochs."""
         coordinator = self.coordinator
         if coordinator.was_draining:
-            self._drain()
-        self._finish_idle()
+            self._idle.drain()
+        self._idle.finish()
         while not self.pace.stop.is_set():
             ends = self._next()
             if ends is not None:
                 self._epoch("records", ends)
-            elif not self.pace.follow:
+            elif not self._follows:
                 break
         if self.pace.stop.is_set():
             return
         drains = self.pace.drain
         if drains or (drains is None and not self.inputs.has_streams):
             if coordinator.last is not None:
-                self._drain()
+                self._idle.drain()
         elif self._settles:
-            self._settle()
+            self._idle.settle()
 
     def _next(self) -> EpochOffsets | None:
         """Return where the next epoch ends, as soon as there is a record; None if there is none, or
@@ -80,18 +83,18 @@ class EpochLoop:
         note = self.coordinator.note
         if note is not None and note.offsets:
             return {**self.inputs.offsets, **note.offsets}  # it was begun before a crash
-        wait_s = self._begun_s_ago(self.pace.trigger_s)
+        wait_s = self._due_in_s(self.pace.trigger_s)
         if wait_s > 0 and self.coordinator.last is not None and self.pace.stop.wait(wait_s):
             return None
         epoch = self.coordinator.epoch
         ends = self.inputs.next(self._limit, 0.0, epoch)
-        while ends is None and self.pace.follow and not self.pace.stop.is_set():
+        while ends is None and self._follows and not self.pace.stop.is_set():
             self._run_if_due()
             ends = self.inputs.next(self._limit, _LONGEST_WAIT_S, self.coordinator.epoch)
         return ends
 
-    def _begun_s_ago(self, interval_s: float) -> float:
-        """Return the seconds until the last epoch began so long ago."""
+    def _due_in_s(self, interval_s: float) -> float:
+        """Return the seconds until an epoch is due that long after the begin of the last one."""
         return interval_s - (stopwatch_s() - self._last_epoch_s)
 
     def _run_if_due(self) -> None:
@@ -99,25 +102,9 @@ class EpochLoop:
         coordinator, heartbeat_s = self.coordinator, self.pace.heartbeat_s
         if coordinator.last is None:
             return  # nothing is due before the first records
-        is_due = heartbeat_s is not None and self._begun_s_ago(heartbeat_s) <= 0
+        is_due = heartbeat_s is not None and self._due_in_s(heartbeat_s) <= 0
         if is_due or coordinator.would_advance:
             self._epoch("idle")
-
-    def _finish_idle(self) -> None:
-        """Complete an idle epoch that began before a crash."""
-        note = self.coordinator.note
-        if note is not None and note.what == "idle":
-            self._epoch("idle")
-
-    def _settle(self) -> None:
-        """Run all due epochs without input, after all input was read."""
-        while self.coordinator.would_advance and not self.pace.stop.is_set():
-            self._epoch("idle")
-
-    def _drain(self) -> None:
-        """Advance event time to its end. This takes one epoch per operator of the longest chain."""
-        while not self.coordinator.is_drained:
-            self._epoch("drain")
 
     def _epoch(self, what: str, ends: EpochOffsets | None = None) -> None:
         self._last_epoch_s = stopwatch_s()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from statekit.checkpoint.manifest import EpochOffsets, InputOffset
+from statekit.checkpoint.manifest import EpochManifest, EpochOffsets, InputOffset
 from statekit.errors import CALL_FAILURES, ProcessError, RestoreError, StateTypeError, is_users
 from statekit.job.plan import Input, Plan
 from statekit.shown import shown, shown_error
@@ -44,7 +44,7 @@ class RunInput(ABC):
 
     @abstractmethod
     def start(self, offset: InputOffset | None) -> InputOffset:
-        """Return where the run continues.
+        """Return the offset at which the run continues.
 
         Parameters:
             offset: where the last epoch ended; None if no epoch has read the input.
@@ -176,20 +176,33 @@ class RunInputs:
 
     Parameters:
         inputs: of the run.
-        offsets: where the last epoch ended, as in its manifest.
-        epoch: the number of the next epoch, for messages.
     """
 
-    def __init__(self, inputs: Iterable[RunInput], offsets: EpochOffsets, epoch: int) -> None:
+    def __init__(self, inputs: Iterable[RunInput]) -> None:
         self.inputs = {each.name: each for each in inputs}
+        self.offsets: EpochOffsets = {}
+        self._closing = contextlib.ExitStack()
         self.has_streams = any(each.is_stream for each in self.inputs.values())
         self._static = {
             name for name, each in self.inputs.items() if self.has_streams and not each.is_stream
         }
+        self._waiting: set[str] = set()
+        self._others: EpochOffsets = {}
+
+    def open(self, last: EpochManifest | None, epoch: int, *, reads_here: bool) -> None:
+        """Connect to all inputs, and continue where the last epoch ended.
+
+        Parameters:
+            last: the manifest of that epoch.
+            epoch: the number of the next one, for messages.
+            reads_here: as for `Source.open`.
+        """
+        offsets = {} if last is None else last.offsets
         self._waiting = self._static - offsets.keys()
         self._others = {name: at for name, at in offsets.items() if name not in self.inputs}
-        self.offsets: EpochOffsets = {}
         for name, each in self.inputs.items():
+            self._closing.callback(each.close)
+            each.open(reads_here=reads_here, epoch=epoch)
             if name in self._static and name in offsets:
                 self.offsets[name] = offsets[name]  # it was read to its end
                 continue
@@ -207,8 +220,9 @@ class RunInputs:
         if self._waiting:
             return {**self.offsets, **self._ends(sorted(self._waiting), WITHOUT_LIMIT, 0.0, epoch)}
         names = [name for name in self.inputs if name not in self._static]
-        ends = {**self.offsets, **self._ends(names, limit, 0.0, epoch)}
-        for name in names if ends == self.offsets and wait_s > 0 else ():
+        is_alone = len(names) == 1
+        ends = {**self.offsets, **self._ends(names, limit, wait_s if is_alone else 0.0, epoch)}
+        for name in names if not is_alone and wait_s > 0 and ends == self.offsets else ():
             ends.update(self._ends([name], limit, wait_s / len(names), epoch))
         return None if ends == self.offsets else ends
 
@@ -237,8 +251,8 @@ class RunInputs:
         return {**self._others, **ends}
 
     def close(self) -> None:
-        for each in self.inputs.values():
-            each.close()
+        """Release what was opened. Later calls do nothing."""
+        self._closing.close()
 
 
 @contextlib.contextmanager
@@ -279,12 +293,15 @@ class BadRecords:
 
     Parameters:
         job: the job.
-        so_far: the number of bad records of earlier epochs, by source.
+        last: the manifest of the last epoch, with the numbers of those before.
+
+    Attributes:
+        so_far: the number of bad records of all epochs, by source.
     """
 
-    def __init__(self, job: Plan, so_far: Mapping[str, int]) -> None:
+    def __init__(self, job: Plan, last: EpochManifest | None) -> None:
         self._by_name = {each.name: each for each in job.sources}
-        self.so_far = dict(so_far)
+        self.so_far = {} if last is None else dict(last.bad_records)
 
     def check(self, name: str, decoded: Decoded, epoch: int) -> None:
         """Count the bad records of a source.

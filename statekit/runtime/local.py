@@ -32,7 +32,6 @@ from statekit.job.progress import OutputCallback, Run
 from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
-from statekit.rare_collection import rare_collection
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.epoch_loop import EpochLoop
@@ -40,7 +39,6 @@ from statekit.runtime.guarded_calls import Collect
 from statekit.runtime.inputs import (
     BadRecords,
     IterableInput,
-    RunInput,
     RunInputs,
     SourceInput,
     input_failures,
@@ -49,6 +47,7 @@ from statekit.runtime.inputs import (
 )
 from statekit.runtime.key_iteration import not_a_key
 from statekit.runtime.progress_line import ProgressLine
+from statekit.runtime.rare_collection import rare_collection
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.runtime.sink_epochs import SinkEpochs, check_directories, output_batches, staged_part
@@ -439,10 +438,10 @@ def run(
     check_options(options.rocksdb, options.keep_copies)
     origins = job.origins(inputs)
     job.check_names(origins, {sink.name for sink in job.sinks} | set(outputs))
-    found = {name: local_input(name, origin) for name, origin in origins.items()}
+    read = RunInputs(local_input(name, origin) for name, origin in origins.items())
     outputs = _checked_outputs(job, outputs)
     if pace.follow:
-        _check_follows(job, found.values(), outputs)
+        _check_follows(job, read, outputs)
     with contextlib.ExitStack() as closing:
         endpoint = open_endpoint(options.metrics)
         if endpoint is not None:
@@ -464,11 +463,8 @@ def run(
             coordinator.notes_beginnings = True  # until the commit, they may be published
         collected = {sink.name: list[Any]() for sink in job.sinks if sink.name not in outputs}
         done = Run(collected, sinks=tuple(job.sinks))
-        offsets = {} if coordinator.last is None else coordinator.last.offsets
-        for each in found.values():
-            closing.callback(each.close)
-            each.open(reads_here=True, epoch=coordinator.epoch)
-        read = RunInputs(found.values(), offsets, coordinator.epoch)
+        closing.callback(read.close)
+        read.open(coordinator.last, coordinator.epoch, reads_here=True)
         reader = LocalReader(job, read, runner, outputs, done)
         if pace.follow:
             closing.enter_context(stopped_by_signals(pace.stop))
@@ -502,8 +498,7 @@ class LocalReader:
     def __post_init__(self) -> None:
         self.line: ProgressLine | None = None
         self._sources = {source.name for source in self.job.sources}
-        last = self.runner.coordinator.last
-        self._bad = BadRecords(self.job, {} if last is None else last.bad_records)
+        self._bad = BadRecords(self.job, self.runner.coordinator.last)
         self._decoders = {
             source.name: found.source.decoder(source.record_type, source.name)
             for source in self.job.sources
@@ -559,14 +554,14 @@ class LocalReader:
 
 
 def _check_follows(
-    job: Job, inputs: Iterable[RunInput], outputs: Mapping[str, OutputCallback | Sink]
+    job: Job, inputs: RunInputs, outputs: Mapping[str, OutputCallback | Sink]
 ) -> None:
     """Check that a run that continues has a stream to read, and nothing that grows without end.
 
     Raises:
         StateTypeError: it has not.
     """
-    if not any(each.is_stream for each in inputs):
+    if not inputs.has_streams:
         raise StateTypeError(
             f"follow=True, and no input of job {job.name!r} is a stream: give one a source such as "
             "sources.json_lines(directory)"

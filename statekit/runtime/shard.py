@@ -24,9 +24,9 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.functions.process import Process
-from statekit.rare_collection import rare_collection
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.guarded_calls import Collect
+from statekit.runtime.rare_collection import rare_collection
 from statekit.runtime.shard_input import ShardInput
 from statekit.runtime.task import ShardTask
 from statekit.state.timers import DUE

@@ -217,6 +217,13 @@ class TransactionalKafkaSink(KafkaSink):
     @contextmanager
     def _delivering(self, part: Part) -> Iterator[Delivery]:
         """Give a producer in a transaction. A task of Spark commits it, and `publish` otherwise."""
+        if self._notes is None:  # in a task of Spark. The next one for this part may run elsewhere
+            delivery = self._fencing_delivery(part)
+            with delivery.discarded_on_error():
+                delivery.begin()
+                yield delivery
+                delivery.commit()
+            return
         if self._is_open:  # of an attempt that was not published
             self._delivery, self._is_open = None, False
         delivery = self._delivery or self._fencing_delivery(part)
@@ -224,9 +231,7 @@ class TransactionalKafkaSink(KafkaSink):
         with delivery.discarded_on_error():
             delivery.begin()
             yield delivery
-            if self._notes is None:
-                delivery.commit()
-        self._delivery, self._is_open = delivery, self._notes is not None
+        self._delivery, self._is_open = delivery, True
 
     def _fencing_delivery(self, part: Part) -> Delivery:
         """Return a producer that fences the one of an earlier attempt at this part."""

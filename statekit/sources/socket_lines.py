@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket as sockets
 import threading
@@ -13,7 +12,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from statekit.clock import stopwatch_s
+from statekit.connectors.growing_pauses import GrowingPauses
 from statekit.errors import ConnectorError, StateTypeError
 from statekit.records.union import Records
 from statekit.shown import shown_text
@@ -28,7 +27,6 @@ _LINES_MAX = 100_000
 
 _LINE_BYTES_MAX = 16 << 20
 _CHUNK_BYTES = 1 << 16
-_PAUSE_S, _PAUSE_S_MAX = 0.05, 1.0
 _LOOK_S = 0.2
 """How often a connection that is silent looks whether it is closed."""
 
@@ -120,8 +118,9 @@ class _Connection:
         self._changed = threading.Condition()
         self._failure: ConnectorError | None = None
         self._stopped = threading.Event()
-        self._socket = self._connected()
-        self._thread = threading.Thread(target=self._read, name=f"socket {place}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._read, args=(self._connected(),), name=f"socket {place}", daemon=True
+        )
         self._thread.start()
 
     def take(self, limit: int, wait_s: float) -> list[bytes]:
@@ -150,34 +149,35 @@ class _Connection:
         Raises:
             ConnectorError: the server does not answer.
         """
-        began, pause = stopwatch_s(), _PAUSE_S
+        pauses = GrowingPauses()
         while True:
             try:
                 connection = sockets.create_connection(self._address, self._connect_s)
             except OSError as error:
-                if stopwatch_s() - began + pause > self._connect_s or self._stopped.wait(pause):
+                is_over = pauses.elapsed_s + pauses.next_s > self._connect_s
+                if is_over or pauses.wait(self._stopped):
                     raise ConnectorError(
                         f"source {self._place}: cannot connect ({shown_text(error)}). Start the "
                         "server, then start the job again"
                     ) from error
-                pause = min(2 * pause, _PAUSE_S_MAX)
             else:
                 connection.settimeout(_LOOK_S)
                 return connection
 
-    def _read(self) -> None:
+    def _read(self, connection: sockets.socket) -> None:
         try:
-            while not self._stopped.is_set():
-                with contextlib.closing(self._socket):
-                    self._read_connection()
-                if not self._stopped.is_set():
-                    self._socket = self._connected()
+            while True:
+                with connection:
+                    self._read_connection(connection)
+                if self._stopped.is_set():
+                    return
+                connection = self._connected()
         except ConnectorError as error:
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _read_connection(self) -> None:
+    def _read_connection(self, connection: sockets.socket) -> None:
         """Read lines until the server closes, or the source is closed.
 
         Raises:
@@ -186,7 +186,7 @@ class _Connection:
         rest = b""
         while not self._stopped.is_set():
             try:
-                chunk = self._socket.recv(_CHUNK_BYTES)
+                chunk = connection.recv(_CHUNK_BYTES)
             except TimeoutError:
                 continue
             except OSError:

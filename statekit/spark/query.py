@@ -27,6 +27,7 @@ from statekit.job.options import StartOptions, heartbeat_s
 from statekit.job.progress import Progress
 from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
 from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.idle_epochs import IdleEpochs
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
 from statekit.spark.frames.shared_reads import merged, split
@@ -71,6 +72,7 @@ class Query:
         self._idle: threading.Thread | None = None
         self._first_error: BaseException | None = None
         self._stopped = threading.Event()
+        self._without_input = IdleEpochs(coordinator, self._epoch_without_input, self._stopped)
         # Micro-batches run in Spark's thread, heartbeats in one of ours: one epoch at a time.
         self._lock = threading.RLock()
         self._closing = threading.Lock()  # the end is noticed by several threads
@@ -176,10 +178,10 @@ class Query:
         self._coordinator.notes_beginnings = True
         try:
             if self._coordinator.was_draining:
-                self._drain()
+                self._without_input.drain()
             self._epoch(inputs, "records")
             if self._options.drain is not False:
-                self._drain()
+                self._without_input.drain()
             self._runner.remove_copies(self._options.keep_copies)
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
@@ -353,7 +355,7 @@ class Query:
                 f"{self._coordinator.repository.url} is ahead. Restore both parts from the same "
                 "backup, or start with a new checkpoint"
             )
-        self._finish_idle()
+        self._without_input.finish()
         inputs = split(df, self._coordinator.job, self._static)
         self._epoch(inputs, f"batch {batch}", batch)
 
@@ -368,7 +370,7 @@ class Query:
             if elapsed_s < interval_s:
                 return interval_s - elapsed_s
             if may_run():
-                self._epoch(self._no_input, "idle")
+                self._epoch_without_input("idle")
             return interval_s
 
     def _is_free(self) -> bool:
@@ -392,25 +394,14 @@ class Query:
     def _settle(self) -> None:
         """Run all due epochs without input, after all input was read."""
         with self._lock:
-            self._finish_idle()
-            while self._coordinator.would_advance and not self._stopped.is_set():
-                self._epoch(self._no_input, "idle")
+            self._without_input.settle()
 
     def _drain_at_end(self) -> None:
-        self._drain()
+        self._without_input.drain()
         self._runner.remove_copies(self._options.keep_copies)
 
-    def _drain(self) -> None:
-        """Advance event time to its end. This takes one epoch per operator of the longest chain."""
-        self._finish_idle()
-        while not (self._coordinator.is_drained or self._stopped.is_set()):
-            self._epoch(self._no_input, "drain")
-
-    def _finish_idle(self) -> None:
-        """Complete an idle epoch that began before a crash."""
-        note = self._coordinator.note
-        if note is not None and note.what == "idle":
-            self._epoch(self._no_input, "idle")
+    def _epoch_without_input(self, what: str) -> None:
+        self._epoch(self._no_input, what)
 
     def _epoch(
         self,
@@ -431,7 +422,7 @@ class Query:
 
 
 class EpochRead(TypedDict, total=False):
-    """What an epoch read of sources, as for `EpochRunner.run`."""
+    """The reads of sources in an epoch, as for `EpochRunner.run`."""
 
     offsets: EpochOffsets | None
     counted: Callable[[], dict[str, int]]

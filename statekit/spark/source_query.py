@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -13,13 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from statekit.checkpoint.manifest import EpochOffsets, InputOffset
 from statekit.errors import RestoreError
 from statekit.job.options import Pace, StartOptions
-from statekit.metrics.endpoint import Endpoint
-from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.epoch_loop import EpochLoop
 from statekit.runtime.inputs import BadRecords, RunInput, RunInputs, SourceInput
 from statekit.shown import shown
 from statekit.sources.source import Source
-from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
 from statekit.spark.frames.source_frames import SourceFrames
 from statekit.spark.query import RUNNING, Query
@@ -57,16 +56,11 @@ class SourceQuery(Query):
     process does. Spark keeps no log.
     """
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        runner: EpochRunner,
-        options: StartOptions,
-        endpoint: Endpoint | None,
-    ) -> None:
-        super().__init__(coordinator, runner, options, endpoint)
-        self._loop_thread: threading.Thread | None = None
-        self._pace = pace_of(options)
+    _loop_thread: threading.Thread | None = None
+
+    @cached_property
+    def _pace(self) -> Pace:
+        return pace_of(self._options)
 
     @property
     def is_active(self) -> bool:
@@ -100,14 +94,13 @@ class SourceQuery(Query):
         coordinator = self._coordinator
         coordinator.notes_beginnings = True  # until the commit, outputs may be published
         found: list[RunInput] = [SourceInput(name, source) for name, source in sources.items()]
-        self._opened = found + [FrameInput(name) for name in frames]
-        for each in self._opened:
-            each.open(reads_here=False, epoch=coordinator.epoch)
-        last = coordinator.last
-        offsets = {} if last is None else last.offsets
-        self._inputs = RunInputs(self._opened, offsets, coordinator.epoch)
-        self._bad = BadRecords(coordinator.job, {} if last is None else last.bad_records)
-        self._frames = SourceFrames(spark, coordinator.job, self._inputs, frames)
+        self._inputs = RunInputs([*found, *map(FrameInput, frames)])
+        self._bad = BadRecords(coordinator.job, coordinator.last)
+        with ExitStack() as if_failed:
+            if_failed.callback(self._inputs.close)
+            self._inputs.open(coordinator.last, coordinator.epoch, reads_here=False)
+            self._frames = SourceFrames(spark, coordinator.job, self._inputs, frames)
+            if_failed.pop_all()  # the loop closes them
         loop = EpochLoop(coordinator, self._inputs, self._run_epoch, self._pace)
         if not self._inputs.has_streams:
             self._run_loop(loop)
@@ -127,8 +120,7 @@ class SourceQuery(Query):
         except BaseException as error:  # noqa: BLE001 - raised to whoever waits for the job
             self._first_error = error
         finally:
-            for each in self._opened:
-                each.close()
+            self._inputs.close()
             self._coordinator.close()
             self._close()
 

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.functions.process import Process
-from statekit.rare_collection import RARE_COLLECTION
+from statekit.runtime.rare_collection import RARE_COLLECTION
 from statekit.working_copy.uploader import uploader
 from tests.bench.report import NOT_DURABLE, Arm, Row, statekit
 from tests.bench.shard_alone import Shard

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from statekit.codec.key_codec import key_codec
 from statekit.keygroup import pack_group
-from statekit.rare_collection import RARE_COLLECTION
+from statekit.runtime.rare_collection import RARE_COLLECTION
 from statekit.working_copy.uploader import uploader
 from tests.bench.built import groups_of
 from tests.bench.cold_rows import ColdRows

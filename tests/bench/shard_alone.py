@@ -23,9 +23,9 @@ from statekit.checkpoint.manifest import IdleShards, ShardReport
 from statekit.checkpoint.repository import Repository
 from statekit.functions.process import Process
 from statekit.job.options import RunOptions
-from statekit.rare_collection import RARE_COLLECTION
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.rare_collection import RARE_COLLECTION
 from statekit.runtime.shard import run_shard
 from statekit.runtime.shard_input import ShardInput
 from statekit.spark.worker.rows import batches_of_rows

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from statekit.rare_collection import RARE_COLLECTION
+from statekit.runtime.rare_collection import RARE_COLLECTION
 from tests.bench.report import Row, statekit
 from tests.bench.shard_alone import Shard
 from tests.bench.workload import INSTANT, SPAN_MS, Timed, reminders, sorted_batches

@@ -77,6 +77,16 @@ def test_a_stream_of_a_source_runs_until_it_is_stopped(
     assert rows_of(out) == sums(ORDERS)
 
 
+def test_a_job_of_tables_alone_ends_when_it_has_read_them(
+    runs: Runs, log: LogSource, tmp_path: Path
+) -> None:
+    log.append("a", ORDERS)
+    table = LogSource(log.home, is_bounded=True)
+    query = job_of(table, tmp_path / "out").start(runs.spark, checkpoint=runs.checkpoint)
+    assert not query.is_active
+    assert rows_of(tmp_path / "out") == sums(ORDERS)
+
+
 def wait_for(condition: Any) -> None:
     """Wait until something holds, for a minute."""
     pause = threading.Event()

@@ -24,7 +24,6 @@ RANKS = [
     "number_faults",
     "byte_size",
     "clock",
-    "rare_collection",
     "timestamp",
     "watermark",
     "keygroup",

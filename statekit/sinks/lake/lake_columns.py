@@ -1,4 +1,4 @@
-"""What the sinks of lake tables share: modes, the columns of a table, and the last rows by key."""
+"""Modes of the sinks of lake tables, the columns of a table, and the last rows by key."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _logger = logging.getLogger("statekit.sinks")
 
 @dataclass(frozen=True)
 class Note:
-    """What the log says about a commit of a sink.
+    """The note of a commit of a sink in the log.
 
     Parameters:
         id: unique, by which a commit that was not answered is found.
@@ -42,7 +42,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a commit writes into the log beside rows.
+    """The entries of a commit in the log, beside its rows.
 
     Parameters:
         note: about the commit.

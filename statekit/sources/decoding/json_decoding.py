@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.errors import CALL_FAILURES, ProcessError, is_users
-from statekit.rare_collection import rare_collection
 from statekit.records.arrow_reader import ColumnMismatch, Read, field_reader
 from statekit.records.declaration import ValueMismatch
 from statekit.records.union import Records
@@ -80,8 +79,7 @@ class JsonDecoder:
             first, second = (self(partition, batch.slice(*part)) for part in parts)
             return Decoded(first.records + second.records, first.bad + second.bad)
         documents = batch.column(VALUE).to_pylist()
-        with rare_collection():
-            rows, refused = self._read_quickly(documents, others)
+        rows, refused = self._read_quickly(documents, others)
         bad: dict[int, BadRecord] = {}
         for row in sorted(refused):
             values = {name: column[row] for name, column in others.items()}

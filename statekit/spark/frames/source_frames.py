@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -11,14 +12,15 @@ from pyspark.sql.types import StructType
 
 from statekit.checkpoint.manifest import EpochOffsets
 from statekit.job.job import Job
+from statekit.job.plan import Input
 from statekit.runtime.inputs import RunInputs, SourceInput, ranges
+from statekit.runtime.stream_forms import SourceForm
 from statekit.spark.worker.commit_records import Reports
 from statekit.spark.worker.pickling import Pickled, pickled
 from statekit.spark.worker.reading import (
     ERROR,
     RECORD,
     BadRecordCount,
-    ReadInput,
     ReadStep,
     error_type,
     read_schema,
@@ -42,18 +44,19 @@ class SourceFrames:
         self._collects = {each.name: job.errors_of(each.name) for each in job.sources}
         self._reports: Reports[BadRecordCount] = Reports(spark.sparkContext, BadRecordCount)
         self._reporter = self._reports.begin()
-        self._sent: dict[str, Pickled[ReadInput]] = {}
+        self._sent: dict[str, Pickled[Input]] = {}
         self._schemas: dict[str, StructType] = {}
         self._empty: dict[str, DataFrame] = {}
         self._persisted: list[DataFrame] = []
         for each in job.sources:
             found = inputs.inputs.get(each.name)
             if isinstance(found, SourceInput):
-                read, collects = ReadInput(each, found.source), self._collects[each.name]
+                read = replace(each, source=found.source)
                 self._sent[each.name] = pickled(read, f"source {each.name!r}")
-                schema = read_schema(read.output_type, collects=collects is not None)
+                columns = SourceForm(each.record_type).output_type
+                schema = read_schema(columns, collects=self._collects[each.name] is not None)
                 self._schemas[each.name] = from_arrow_schema(schema)
-                self._empty[each.name] = self._frame_of(read.output_type.arrow_schema)
+                self._empty[each.name] = self._frame_of(columns.arrow_schema)
             elif each.errors_of is not None:
                 self._empty[each.name] = self._frame_of(error_type().arrow_schema)
             else:

@@ -21,7 +21,7 @@ from statekit.spark.worker.commit_records import Reporter
 from statekit.spark.worker.failure_texts import readable_errors
 from statekit.spark.worker.pickling import Pickled, unpickled
 from statekit.spark.worker.rows import Batches
-from statekit.spark.worker.worker_process import acknowledge_at_once
+from statekit.spark.worker.worker_process import acknowledge_at_once, collect_rarely
 
 RECORD, ERROR = "record", "error"
 """The columns of a frame of records and bad records: one of them is null in each row."""
@@ -35,36 +35,19 @@ class BadRecordCount(Record):
     count: Count
 
 
-class ReadInput:
-    """A source with the types of its records, as a worker needs it."""
-
-    def __init__(self, declared: Input, source: Source) -> None:
-        self.declared = declared
-        self.source = source
-
-    @property
-    def output_type(self) -> AnyOutput:
-        """The type of the records as columns."""
-        return SourceForm(self.declared.record_type).output_type
-
-    def decoder(self) -> Decoder:
-        """Return the decoder of the records."""
-        return self.source.decoder(self.declared.record_type, self.declared.name)
-
-
 @dataclass(frozen=True)
 class ReadStep:
     """The function for a frame with a row per range of a source: the row's number.
 
     Parameters:
-        read: the source.
+        read: the input, with its source.
         ranges: all ranges of the epoch.
         collects: whether bad records are in the frame, beside the others.
         epoch: the number of the epoch, for messages.
         reporter: of the numbers of bad records.
     """
 
-    read: Pickled[ReadInput]
+    read: Pickled[Input]
     ranges: tuple[Range, ...]
     collects: bool
     epoch: int
@@ -73,16 +56,16 @@ class ReadStep:
     @readable_errors
     def __call__(self, batches: Batches) -> Batches:
         acknowledge_at_once()
+        collect_rarely()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                with input_failures(unpickled(self.read).declared.name, self.epoch):
+                with input_failures(unpickled(self.read).name, self.epoch):
                     yield from self._read(self.ranges[number])
 
     def _read(self, range_: Range) -> Iterator[pa.RecordBatch]:
-        read = unpickled(self.read)
-        declared, (decode, columns) = read.declared, _made(self.read)
+        declared, (decode, columns) = unpickled(self.read), _made(self.read)
         bad = 0
-        for batch in read.source.read(*range_):
+        for batch in _source_of(declared).read(*range_):
             decoded = decode(range_.partition, batch)
             bad += len(decoded.bad)
             if decoded.bad and declared.on_error == "fail":
@@ -96,10 +79,16 @@ class ReadStep:
 
 
 @cache
-def _made(read: Pickled[ReadInput]) -> tuple[Decoder, AnyOutput]:
+def _made(read: Pickled[Input]) -> tuple[Decoder, AnyOutput]:
     """Return the decoder of a source, and the type of its records, made once per worker."""
-    made = unpickled(read)
-    return made.decoder(), made.output_type
+    declared = unpickled(read)
+    decoder = _source_of(declared).decoder(declared.record_type, declared.name)
+    return decoder, SourceForm(declared.record_type).output_type
+
+
+def _source_of(declared: Input) -> Source:
+    assert declared.source is not None, "the driver gives it"
+    return declared.source
 
 
 @cache

@@ -10,7 +10,7 @@ import stat
 from functools import cache
 from pathlib import Path
 
-from statekit.rare_collection import RARE_COLLECTION
+from statekit.runtime.rare_collection import RARE_COLLECTION
 
 
 @cache

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 
 import statekit as sk
 from statekit.connectors.kafka_headers import ORIGIN, Origin
 from statekit.sinks.kafka import KafkaSink
+from statekit.sinks.protocol.sink import Outputs, Part
 from tests.support.kafka_broker import KafkaBroker, KafkaRecord
 from tests.support.sinks import ORDERS, Order, Spent, spending_job, sums
 
@@ -95,8 +97,7 @@ def test_only_the_missing_records_of_an_epoch_are_written_at_any_parallelism(
     failing = sk.sinks.kafka(kafka.servers, topic, key="customer")
 
     def first_two(part: Any, batches: Any) -> Any:
-        for batch in batches:
-            KafkaSink.write(failing, part, iter([batch.slice(0, 2)]))
+        KafkaSink.write(failing, part, iter([next(batches).slice(0, 2)]))
         raise OSError("the network is down")
 
     failing.write = first_two  # type: ignore[method-assign]
@@ -260,6 +261,28 @@ def test_options_that_are_not_valid_are_refused(
 def test_numbers_that_make_no_sense_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(sk.StateTypeError, match=message):
         sk.sinks.kafka("localhost:9092", "totals", **given)
+
+
+def native_threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def test_workers_take_any_part_in_any_order_and_keep_no_connection(
+    kafka: KafkaBroker, topic: str
+) -> None:
+    """Spark gives the tasks of an epoch to any of its workers, each with a copy of the sink."""
+    kafka.create_topic(topic)
+    sink = pickle.dumps(sk.sinks.kafka(kafka.servers, topic, transactional=True))
+    workers = [pickle.loads(sink), pickle.loads(sink)]
+    batch = pa.record_batch({"customer": ["ada"], "cents": [1]})
+    outputs = Outputs("5f" * 16, "spent", batch.schema)
+    before = native_threads()
+    turns = [(0, 0), (1, 0), (0, 0), (0, 1), (1, 1), (0, 0)]
+    for epoch, (worker, number) in enumerate(turns):
+        workers[worker].write(Part(outputs, epoch, "w", number), iter([batch]))
+    found = sorted((origin(each).epoch, origin(each).part) for each in kafka.records(topic))
+    assert found == [(epoch, number) for epoch, (_, number) in enumerate(turns)]
+    assert native_threads() == before
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pydantic
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from statekit.errors import ProcessError, StatekitError
@@ -317,7 +317,10 @@ def test_hostile_documents_end_as_bad_records() -> None:
 
 def _model(name: str, fields: list[tuple[str, Any]]) -> Any:
     required: dict[str, Any] = {field: (kind, ...) for field, kind in fields}
-    return pydantic.create_model(name, **required)
+    try:
+        return pydantic.create_model(name, **required)
+    except pydantic.errors.PydanticSchemaGenerationError:
+        reject()  # pydantic knows no structs of msgspec
 
 
 FLAVOURS: list[Any] = [NamedTuple, dataclasses.make_dataclass, msgspec.defstruct, _model]

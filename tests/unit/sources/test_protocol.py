@@ -270,3 +270,34 @@ def test_options_of_a_run_that_follows_are_checked(
 def test_a_run_that_follows_needs_a_stream() -> None:
     with pytest.raises(sk.StateTypeError, match="no input of job 'shop' is a stream"):
         job_of(None).run({"orders": ORDERS}, follow=True, outputs={"spent": Noted()})
+
+
+def test_sources_are_closed_if_another_one_cannot_be_opened(log: LogSource, tmp_path: Path) -> None:
+    class Unreachable(LogSource):
+        def open(self, *, reads_here: bool) -> None:
+            raise ConnectionRefusedError("nobody is there")
+
+    job = sk.Job("shop")
+    orders, more = (
+        job.source("orders", Order, log),
+        job.source("more", Order, Unreachable(tmp_path)),
+    )
+    orders.union(more).process(spending).sink("spent")
+    with pytest.raises(sk.ProcessError, match="input 'more' failed in epoch 0 with Connection"):
+        job.run()
+    assert log.calls == ["open here", "close"]
+
+
+def test_a_single_stream_is_asked_once_while_it_has_no_record(root: Path, log: LogSource) -> None:
+    waits: list[float] = []
+
+    class Asked(LogSource):
+        def latest(self, start: Any, limit: int, wait_s: float) -> Any:
+            waits.append(wait_s)
+            if len(waits) == 4:
+                log.append("a", ORDERS)
+            return super().latest(start, limit, wait_s)
+
+    followed(job_of(Asked(log.home)), lambda noted: bool(noted.rows), checkpoint=root)
+    assert waits[0] == 0.0
+    assert all(wait_s > 0 for wait_s in waits[1:]), "it was asked twice"

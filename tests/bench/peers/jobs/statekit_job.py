@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import statekit as sk
 from statekit.functions.process import Process
 from statekit.job.windows.aggregation import aggregation
-from statekit.rare_collection import RARE_COLLECTION
 from statekit.records.record_type import RecordType
+from statekit.runtime.rare_collection import RARE_COLLECTION
 from statekit.working_copy.uploader import uploader
 from tests.bench.peers.jobs.handshake import bytes_in, done, ready
 from tests.bench.shard_alone import Shard

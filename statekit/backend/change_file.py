@@ -1,6 +1,6 @@
 """Change files: the mutations of an attempt, as an Arrow IPC file that any Arrow tool can read.
 
-The file is compressed with zstd. Its columns:
+The file is compressed with zstd, unless it is small. Its columns:
 
     state  dictionary<int16, string>   the state (column family) the mutation belongs to
     op     uint8                       0 = Put, 1 = Delete, 2 = DeleteRange
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import IO, cast
 
 import pyarrow as pa
@@ -27,6 +28,10 @@ _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 # Smaller change files are read at once. Arrow reads a file of Python in pieces, each in another
 # thread, which takes longer than decoding the few mutations of an epoch.
 _READ_BYTES_MAX = 1024 * 1024
+
+# Change files whose first batch is smaller are not compressed: zstd takes longer than all the rest,
+# and they take a block of the disk anyway.
+_PLAIN_BYTES_MAX = 4096
 
 # With a thread for each column, Arrow takes twice the CPU time for the few mutations of an epoch,
 # and not less time for many.
@@ -53,7 +58,6 @@ class Changes:
 
     def __init__(self, states: Sequence[str]) -> None:
         self._codes = {name: code for code, name in enumerate(states)}
-        self._names = pa.array(list(states), pa.string())
         self._file: IO[bytes] | None = None
         self._writer: pa.ipc.RecordBatchFileWriter | None = None
         self._rows = 0
@@ -76,15 +80,20 @@ class Changes:
             pa.array(batch.values, pa.binary()),
         ]
         with _writable():
-            self._opened().write_batch(pa.record_batch(columns, schema=_SCHEMA))
+            self._opened(batch).write_batch(pa.record_batch(columns, schema=_SCHEMA))
         self._rows += len(batch)
         self.bytes += batch.size_bytes
 
-    def _opened(self) -> pa.ipc.RecordBatchFileWriter:
+    @cached_property
+    def _names(self) -> pa.Array:
+        return pa.array(list(self._codes), pa.string())
+
+    def _opened(self, first: Batch) -> pa.ipc.RecordBatchFileWriter:
         if self._writer is None:
+            codec = "zstd" if first.size_bytes > _PLAIN_BYTES_MAX else None
             spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX)  # noqa: SIM115 - see drop()
             self._file = cast("IO[bytes]", spool)
-            options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=_USE_THREADS)
+            options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=_USE_THREADS)
             self._writer = pa.ipc.new_file(self._file, _SCHEMA, options=options)
         return self._writer
 

@@ -483,6 +483,8 @@ def inside(root: Path, path: str) -> Path:
         CorruptCheckpointError: a symbolic link leads out of the directory.
     """
     place = root / path
+    if not _has_link(root, path):
+        return place
     folder, home = os.path.realpath(place.parent), os.path.realpath(root)
     if folder != home and not folder.startswith(home.rstrip(os.sep) + os.sep):
         raise CorruptCheckpointError(
@@ -490,6 +492,16 @@ def inside(root: Path, path: str) -> Path:
             "was read or written. If the link is yours, mount the directory in its place"
         )
     return place
+
+
+def _has_link(root: Path, path: str) -> bool:
+    """Return whether a folder between a directory and a file below it may be a symbolic link."""
+    folder = str(root)
+    for part in path.split("/")[:-1]:
+        folder = f"{folder}/{part}"
+        if part == ".." or os.path.islink(folder):
+            return True
+    return False
 
 
 def _regular_file(root: Path, path: str) -> os.stat_result:

@@ -189,7 +189,8 @@ class Repository(Store):
 
     def first_kept(self) -> int:
         """Return the first kept epoch. Earlier manifests may still exist."""
-        return self.epoch_files().first
+        names = map(paths.EPOCH_NAME.fullmatch, self.names(paths.EPOCHS))
+        return max((int(name[1]) for name in names if name and name[2] == "first"), default=0)
 
     def epoch_files(self) -> EpochFiles:
         """Return the manifests, marks and notes of all epochs."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -117,6 +118,8 @@ class Coordinator:
         """True if each epoch is noted before it runs, so that a replay has the same processing
         time.
         """
+        self._note_writer: ThreadPoolExecutor | None = None
+        self._noted: Future[None] | None = None
         self._now_us = now_us if options.clock is None else partial(_instant_of, options.clock)
         self.guarantees: dict[str, str] = {}
         """The guarantees of the sinks of this run, by name."""
@@ -242,7 +245,7 @@ class Coordinator:
                 offsets=offsets if reads_sources else {},
             )
             self._has_run = True
-            self.repository.write_note(self.note)
+            self._write_note(self.note)
         elif self.note.what not in (what, "records"):
             raise RestoreError(
                 f"epoch {self.epoch} of {self.repository.url} was begun as {self.note.what!r} and "
@@ -250,6 +253,24 @@ class Coordinator:
                 "same again"
             )
         return self.note.processing_time_us
+
+    def write_notes_beside(self) -> None:
+        """Write the note of an epoch while the epoch runs: it is there when `check_owner` returns,
+        before outputs are published.
+        """
+        self._note_writer = ThreadPoolExecutor(1, "statekit notes")
+
+    def _write_note(self, note: EpochNote) -> None:
+        if self._note_writer is None:
+            self.repository.write_note(note)
+        else:
+            self._noted = self._note_writer.submit(self.repository.write_note, note)
+
+    def _await_note(self) -> None:
+        """Wait for the note of the epoch, and raise its error."""
+        noted, self._noted = self._noted, None
+        if noted is not None:
+            noted.result()
 
     def _watermarks(
         self, drain: bool, to: Mapping[str, int], processing_time_us: int
@@ -432,12 +453,13 @@ class Coordinator:
 
     def check_owner(self) -> None:
         """Check that no other run has committed the next epoch, and that the last epoch still
-        exists.
+        exists. The epoch is noted then, if it is to be.
 
         Raises:
             FencedError: another run has committed the next epoch.
             CorruptCheckpointError: the last epoch is missing.
         """
+        self._await_note()
         if self.repository.is_committed(self.epoch):
             raise FencedError(
                 f"epoch {self.epoch} of {self.repository.url} was committed by another run of job "
@@ -528,6 +550,8 @@ class Coordinator:
 
     def close(self, *, at_once: bool = False) -> None:
         """End background work, as `BackgroundCollection.close` does."""
+        if self._note_writer is not None:
+            self._note_writer.shutdown()
         if self._collection is not None:
             self._collection.close(at_once=at_once)
 

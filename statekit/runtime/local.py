@@ -467,6 +467,7 @@ def run(
         read.open(coordinator.last, coordinator.epoch, reads_here=True)
         reader = LocalReader(job, read, runner, outputs, done)
         if pace.follow:
+            coordinator.write_notes_beside()
             closing.enter_context(stopped_by_signals(pace.stop))
             reader.line = ProgressLine(coordinator.metrics)
             closing.callback(reader.line.close)

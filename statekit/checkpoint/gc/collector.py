@@ -35,10 +35,12 @@ from statekit.checkpoint.references import named_by
 from statekit.checkpoint.repository import EpochFiles, Repository
 from statekit.checkpoint.retention import STAGED_FOR, Retention, going_back, held_epochs
 from statekit.checkpoint.sealed_json import FileRef
+from statekit.clock import stopwatch_s
 from statekit.errors import CorruptCheckpointError, FencedError, StatekitError, StateTypeError
 
 _log = logging.getLogger("statekit.collecting")
 _PART = 4
+_PAUSE_S = 1.0
 
 GRACE = dt.timedelta(days=1)
 """The age of an orphan, relative to the last commit, at which a sweep deletes it."""
@@ -391,7 +393,8 @@ def _hours(time: dt.timedelta) -> str:
 class BackgroundCollection:
     """Collects the garbage of a checkpoint while a job adds to it.
 
-    Epochs are collected in batches of a quarter of the kept ones.
+    Epochs are collected in batches of a quarter of the kept ones, at most once a second: writing
+    and deleting files would hold up epochs that take milliseconds.
 
     Parameters:
         repository: the checkpoint.
@@ -406,6 +409,7 @@ class BackgroundCollection:
         self._retention = retention
         self._every = max(1, retention.epochs // _PART)
         self._next = 0
+        self._begun_s = -_PAUSE_S
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
         self.leases: list[LeaseHeadroom] = []
@@ -414,7 +418,10 @@ class BackgroundCollection:
         """Record the commit of an epoch. Return immediately."""
         if epoch < self._next or (self._thread is not None and self._thread.is_alive()):
             return
-        self._next = epoch + self._every
+        now_s = stopwatch_s()
+        if now_s - self._begun_s < _PAUSE_S:
+            return
+        self._next, self._begun_s = epoch + self._every, now_s
         self._thread = threading.Thread(
             target=self._collect, name="statekit garbage collection", daemon=True
         )

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.job.progress import Run
+from statekit.sinks import Part, Receipt
 from statekit.sources import BadRecord
 from tests.support.log_source import LogSource
-from tests.support.sinks import ORDERS, Noted, Order, Spent, spending, sums
+from tests.support.sinks import ORDERS, Noted, Order, Spent, spending, spending_job, sums
 
 
 @pytest.fixture
@@ -301,3 +303,46 @@ def test_a_single_stream_is_asked_once_while_it_has_no_record(root: Path, log: L
     followed(job_of(Asked(log.home)), lambda noted: bool(noted.rows), checkpoint=root)
     assert waits[0] == 0.0
     assert all(wait_s > 0 for wait_s in waits[1:]), "it was asked twice"
+
+
+class NoteSeeking(Noted):
+    """Looks whether an epoch is noted when its outputs are written."""
+
+    def __init__(self, root: Path, stop: threading.Event) -> None:
+        super().__init__()
+        self.root, self.stop = root, stop
+        self.noted: list[bool] = []
+
+    def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
+        self.noted.append(Repository(self.root).read_note(part.epoch) is not None)
+        if part.epoch == 2:
+            self.stop.set()
+        return super().write(part, batches)
+
+
+def test_an_epoch_that_follows_streams_is_noted_before_its_outputs_are_written(
+    root: Path, log: LogSource
+) -> None:
+    log.append("a", ORDERS)
+    stop = threading.Event()
+    sink = NoteSeeking(root, stop)
+    spending_job(sink).run({"orders": log}, checkpoint=root, epoch_size=2, follow=True, stop=stop)
+    assert sink.noted == [True, True, True]
+
+
+class Blocking(LogSource):
+    """Takes the place of the folder of notes when it is read."""
+
+    def read(self, partition: str, start: int | None, end: int) -> Iterator[pa.RecordBatch]:
+        (self.home.parent / "c" / "begun").write_text("no folder")
+        return super().read(partition, start, end)
+
+
+def test_an_epoch_that_cannot_be_noted_publishes_nothing(root: Path, log: LogSource) -> None:
+    log.append("a", ORDERS)
+    log = Blocking(log.home)
+    sink = Noted()
+    with pytest.raises(sk.StorageError, match="begun"):
+        spending_job(sink).run({"orders": log}, checkpoint=root, follow=True)
+    assert [call for call in sink.calls if not call.startswith("begin")] == ["close"]
+    assert Repository(root).latest_epoch() is None

@@ -471,7 +471,8 @@ def run(
             closing.enter_context(stopped_by_signals(pace.stop))
             reader.line = ProgressLine(coordinator.metrics)
             closing.callback(reader.line.close)
-        EpochLoop(coordinator, read, reader.run_epoch, pace).run()
+        with rare_collection():
+            EpochLoop(coordinator, read, reader.run_epoch, pace).run()
         if not coordinator.keeps_copies(options.keep_copies):
             copies.forget(coordinator.job_file.id)
     done.last_epoch = None if coordinator.last is None else coordinator.last.epoch
@@ -508,10 +509,6 @@ class LocalReader:
 
     def run_epoch(self, what: str, ends: EpochOffsets | None) -> None:
         """Run an epoch up to these offsets."""
-        with rare_collection():
-            self._run_epoch(what, ends)
-
-    def _run_epoch(self, what: str, ends: EpochOffsets | None) -> None:
         given: dict[str, list[Any]] = {}
         decoded: dict[str, list[Any]] = {}
         for name, end in (ends or {}).items():

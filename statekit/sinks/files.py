@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Literal
 
-import msgspec
 import pyarrow as pa
 
 from statekit.checkpoint.store import Store, in_parallel
 from statekit.clock import unique_id
 from statekit.errors import RestoreError
-from statekit.records.json_rows import flat, json_rows
+from statekit.records.json_rows import flat, json_documents
 from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
 from statekit.sinks.protocol.sink import Attempt, EpochRanges, Part, Receipt, Sink
 
@@ -162,9 +161,8 @@ def _is_in(ranges: EpochRanges, epoch: int) -> bool:
 
 
 def _write_json(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> None:
-    encoder = msgspec.json.Encoder()
     for batch in batches:
-        file.write(encoder.encode_lines(json_rows(batch)))
+        file.writelines(document + b"\n" for document in json_documents(batch))
 
 
 def _write_csv(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> None:

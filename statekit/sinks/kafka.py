@@ -23,7 +23,7 @@ from statekit.connectors.kafka_delivery import Delivery, Header, TopicRecord, de
 from statekit.connectors.kafka_headers import ORIGIN, Origin, origin_prefix
 from statekit.errors import ConnectorError, StateTypeError
 from statekit.number_faults import int_fault
-from statekit.records.json_rows import json_rows, json_values
+from statekit.records.json_rows import json_documents, json_values
 from statekit.shown import shown
 from statekit.sinks.protocol.sink import Attempt, Guarantee, Outputs, Part, Receipt, Sink
 
@@ -133,10 +133,10 @@ class KafkaSink(Sink):
             yield from zip(self._values(batch), self._keys(batch), origins, strict=True)
             first += batch.num_rows
 
-    def _values(self, batch: pa.RecordBatch) -> list[bytes | None]:
+    def _values(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         if self.value is not None:
             return _as_bytes(batch, self.value)
-        return list(map(msgspec.json.Encoder().encode, json_rows(batch)))
+        return json_documents(batch)
 
     def _keys(self, batch: pa.RecordBatch) -> list[bytes | None]:
         return [None] * batch.num_rows if self.key is None else _as_bytes(batch, self.key)
@@ -153,6 +153,9 @@ class KafkaSink(Sink):
             for origin, record in self._left(part.outputs, part.epoch)
             if is_whole or (origin.writer, origin.part) == (part.writer, part.number)
         )
+        if not left:
+            yield from records
+            return
         for record in records:
             digest = _digest(record)
             if left[digest] > 0:

@@ -6,17 +6,19 @@ import json
 import random
 import signal
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 import statekit as sk
+from statekit.functions.failed_record import FailedRecord
 from statekit.sources import BadRecord
 from tests.support.effort import SOAK
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.killable_processes import pipe, start
-from tests.support.sinks import Order, rows_of, spending, sums
+from tests.support.sinks import Order, Spent, rows_of, sums
 from tests.support.spark_runs import parquet_rows, state_of
 from tests.support.timeouts import PATIENCE_S
 
@@ -30,8 +32,26 @@ ORDERS = [Order(f"c{number % 7}", number) for number in range(4_000)]
 POISON = 100
 
 
+class Unlucky(Exception):
+    pass
+
+
+@sk.process(key="customer", on_error="collect")
+def picky(order: Order, total: sk.ValueState[int]) -> Iterator[Spent]:
+    """Add the orders of a customer, and fail for some of them after all is done."""
+    total.update((total.get() or 0) + order.cents)
+    yield Spent(order.customer, total.get() or 0)
+    if is_unlucky(order):
+        raise Unlucky(str(order.cents))
+
+
+def is_unlucky(order: Order) -> bool:
+    return order.cents % POISON == 50
+
+
 def read(home: Path, servers: str, topic: str, seed: int, wait_ms: int, ready: Connection) -> None:
-    """Add the orders of a topic to the sums of their customers.
+    """Add the orders of a topic to the sums of their customers. Values that are no orders, and
+    orders for which the function fails, go to sinks of their own.
 
     Parameters:
         wait_ms: how long the broker may look for records. In S3 it finds none at once.
@@ -41,7 +61,9 @@ def read(home: Path, servers: str, topic: str, seed: int, wait_ms: int, ready: C
     job = sk.Job("shop")
     source = sk.sources.kafka(servers, topic, options={"fetch.wait.max.ms": wait_ms})
     orders = job.source("orders", Order, source, on_error="collect")
-    orders.process(spending).sink("spent", sk.sinks.parquet(home / "spent"))
+    spent = orders.process(picky)
+    spent.sink("spent", sk.sinks.parquet(home / "spent"))
+    spent.errors.sink("failed", sk.sinks.parquet(home / "failed"))
     orders.errors.sink("errors", sk.sinks.parquet(home / "errors"))
     ready.send("ready")
     job.run(
@@ -93,10 +115,14 @@ def _check(home: Path, kafka: KafkaBroker, topic: str, orders: list[Order]) -> N
     process = start(read, home, kafka.servers, topic, 0, 500, sent)
     process.join(PATIENCE_S)
     assert process.exitcode == 0
-    expected = sums(orders)
+    expected = sums([order for order in orders if not is_unlucky(order)])
     assert rows_of(home / "spent") == expected
     totals = {spent.customer: spent.cents for spent in expected}
-    assert state_of(home / "checkpoint", "spending", "total", home / "unpacked") == totals
+    assert state_of(home / "checkpoint", "picky", "total", home / "unpacked") == totals
+    failed = [FailedRecord(**row) for row in parquet_rows(home / "failed")]
+    assert {each.error for each in failed} == {"Unlucky"}
+    unlucky = [order.cents for order in orders if is_unlucky(order)]
+    assert sorted(int(each.message) for each in failed) == sorted(unlucky)
     bad = sorted(BadRecord(**row)[1:3] for row in parquet_rows(home / "errors"))
     assert bad == sorted(
         (f"{topic}/{record.partition}", str(record.offset))

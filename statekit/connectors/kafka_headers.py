@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
+import xxhash
 
 ORIGIN = "statekit"
 """The name of the header. Its value is text: `checkpoint/sink epoch writer part sequence`."""
@@ -61,33 +63,52 @@ def _parsed(value: bytes) -> Origin | None:
         return None
 
 
-@dataclass
-class RepeatFilter:
-    """Finds records of one partition that a sink of statekit has written again or too late.
+def record_digest(value: Any, key: Any, headers: Any) -> bytes:
+    """Return what equal records have in common.
 
-    A sink writes an epoch only after the epoch before it is committed, and then all records of
-    that one are in the topic. So a record of an earlier epoch is from a run that has been overtaken
-    and was still writing, and the partition has the records that count. Records without the header
-    are no repeats.
+    >>> record_digest(b"1", None, [("trace", b"7")]) == record_digest(b"1", None, [("trace", b"8")])
+    False
+    """
+    return xxhash.xxh3_128_digest(msgspec.msgpack.encode((value, key, headers)))
+
+
+class RepeatFilter:
+    """Finds records of one partition that a sink of statekit has written twice.
+
+    A record is a repeat if an equal one with the same origin is at most some offsets before it.
+    The origin has the sequence number of the record, so that equal records with one origin are one
+    record that was written twice. The origin alone does not say that: if an epoch runs again, its
+    parts may have other records. Records without an origin are no repeats.
 
     Parameters:
-        epochs: the last epoch of each sink in the partition, as JSON: a reader may keep it with
-            its offset.
+        within: how many offsets a record may be behind the equal one.
 
-    >>> repeats = RepeatFilter()
-    >>> origin = Origin("5f3a/totals", 12, "9d1c", 0, 17)
-    >>> repeats.is_repeat(origin), repeats.is_repeat(origin._replace(epoch=11))
-    (False, True)
-    >>> repeats.epochs
-    {'5f3a/totals': 12}
+    >>> repeats = RepeatFilter(within=100)
+    >>> headers = [("statekit", b"5f3a/totals 12 9d1c 0 17")]
+    >>> [repeats.is_repeat(at, b"1", None, headers) for at in (7, 8, 108, 209)]
+    [False, True, True, False]
+    >>> [repeats.is_repeat(at, b"2", None, []) for at in (210, 211)]
+    [False, False]
     """
 
-    epochs: dict[str, int] = field(default_factory=dict)
+    def __init__(self, within: int) -> None:
+        self._within = within
+        self._offsets: dict[bytes, int] = {}
 
-    def is_repeat(self, origin: Origin | None) -> bool:
-        """Return whether a record does not count. Called for each record, by offset."""
-        if origin is None:
+    def is_repeat(self, offset: int, value: Any, key: Any, headers: Any) -> bool:
+        """Return whether a record is a repeat. Called for each record, in the order of offsets."""
+        if not headers or ORIGIN not in dict(headers):
             return False
-        last = self.epochs.get(origin.sink, origin.epoch)
-        self.epochs[origin.sink] = max(last, origin.epoch)
-        return origin.epoch < last
+        digest, offsets = record_digest(value, key, headers), self._offsets
+        before = offsets.get(digest)
+        offsets[digest] = offset
+        if len(offsets) > 2 * self._within:
+            self._forget(offset)
+        if before is None or offset - before > self._within:
+            return False
+        return Origin.of(headers) is not None  # the header may be of another program
+
+    def _forget(self, offset: int) -> None:
+        """Forget the records that no record from an offset on can repeat."""
+        first = offset - self._within
+        self._offsets = {of: at for of, at in self._offsets.items() if at >= first}

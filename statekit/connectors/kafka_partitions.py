@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
 
@@ -44,6 +44,9 @@ _WAIT_S = 0.1
 
 _MESSAGES_MAX = 10_000
 """Records that a reader of a range takes at once."""
+
+Removed = Literal["error", "earliest"]
+"""The result for an offset that was removed: an error, or the first record that is left."""
 
 
 class PartitionConsumer:
@@ -222,12 +225,13 @@ class RangeReader:
     Parameters:
         cluster: where the topics are.
         isolation: `read_committed` or `read_uncommitted`.
+        removed: whether records at the start of a range that were removed are an error, or left
+            out.
     """
 
-    def __init__(self, cluster: KafkaServers, isolation: str) -> None:
-        self._consumer = PartitionConsumer(
-            cluster, isolation, {"queued.max.messages.kbytes": 16_384}
-        )
+    def __init__(self, cluster: KafkaServers, isolation: str, removed: Removed) -> None:
+        settings = {"queued.max.messages.kbytes": 16_384, "auto.offset.reset": removed}
+        self._consumer = PartitionConsumer(cluster, isolation, settings)
 
     def read(
         self, partition: KafkaPartition, start: int | None, end: int
@@ -267,10 +271,12 @@ _of_process: dict[bytes, RangeReader] = {}
 """The readers of this process, by thread. Connecting takes longer than to read a small range."""
 
 
-def reader_of_process(cluster: KafkaServers, isolation: str) -> RangeReader:
+def reader_of_process(
+    cluster: KafkaServers, isolation: str, removed: Removed = "error"
+) -> RangeReader:
     """Return the reader that this thread has for a cluster. It reads one range at a time."""
-    settings = cluster.servers, sorted(cluster.options.items()), isolation
+    settings = cluster.servers, sorted(cluster.options.items()), isolation, removed
     key = msgspec.json.encode((*settings, threading.get_ident()))
     if key not in _of_process:
-        _of_process[key] = RangeReader(cluster, isolation)
+        _of_process[key] = RangeReader(cluster, isolation, removed)
     return _of_process[key]

@@ -7,7 +7,7 @@ left in the topic, by their header, and leaves out as many equal ones.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,12 +15,11 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 import pyarrow as pa
-import xxhash
 
 from statekit.clock import stopwatch_s
 from statekit.connectors.kafka import KafkaServers, Option, TopicReader
 from statekit.connectors.kafka_delivery import Delivery, Header, TopicRecord, delivery_of_process
-from statekit.connectors.kafka_headers import ORIGIN, Origin, origin_prefix
+from statekit.connectors.kafka_headers import ORIGIN, Origin, origin_prefix, record_digest
 from statekit.errors import ConnectorError, StateTypeError
 from statekit.number_faults import int_fault
 from statekit.records.json_rows import json_documents, json_values
@@ -145,23 +144,29 @@ class KafkaSink(Sink):
         """Yield records, and leave out those that earlier attempts have left in the topic.
 
         Of a part among several, only records of the same part count: another part may have an
-        equal one that is still missing.
+        equal one that is still missing. Of equal records, one may be left out for another one. Then
+        they exchange their origins, so that none is in the topic with the origin of another.
         """
         is_whole = part.earlier == "epoch"
-        left = Counter(
-            _digest(record)
-            for origin, record in self._left(part.outputs, part.epoch)
-            if is_whole or (origin.writer, origin.part) == (part.writer, part.number)
-        )
+        left: Counter[bytes] = Counter()
+        written: set[bytes] = set()
+        for origin, earlier in self._left(part.outputs, part.epoch):
+            if is_whole or (origin.writer, origin.part) == (part.writer, part.number):
+                left[_digest(earlier)] += 1
+                written.add(record_digest(*earlier))
         if not left:
             yield from records
             return
-        for record in records:
-            digest = _digest(record)
+        unused: defaultdict[bytes, list[list[Header]]] = defaultdict(list)
+        for value, key, headers in records:
+            record = value, key, headers
+            digest, is_written = _digest(record), record_digest(*record) in written
             if left[digest] > 0:
                 left[digest] -= 1
+                if not is_written:
+                    unused[digest].append(headers)
             else:
-                yield record
+                yield (value, key, unused[digest].pop()) if is_written else record
 
     def _left(self, outputs: Outputs, epoch: int) -> Iterator[tuple[Origin, TopicRecord]]:
         """Yield the records of an epoch that are in the topic."""
@@ -321,4 +326,4 @@ def _digest(record: TopicRecord) -> bytes:
     """Return what two records have in common that are equal but for their origin."""
     value, key, headers = record
     own = [header for header in headers if header[0] != ORIGIN]
-    return xxhash.xxh3_128_digest(msgspec.msgpack.encode((value, key, own)))
+    return record_digest(value, key, own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,11 @@ import pyarrow as pa
 
 from statekit.clock import sleep_s, stopwatch_s
 from statekit.connectors.kafka import KafkaPartition, KafkaServers, Option
+from statekit.connectors.kafka_headers import RepeatFilter
 from statekit.connectors.kafka_partitions import PartitionConsumer, reader_of_process
 from statekit.connectors.schema_registry import SchemaRegistry
 from statekit.errors import ConnectorError, StateTypeError
+from statekit.number_faults import int_fault
 from statekit.records.union import Records
 from statekit.shown import shown
 from statekit.sources.decoding.avro_decoding import AvroDecoder, check_avro_is_installed
@@ -32,6 +35,8 @@ from statekit.timestamp import datetime_to_micros
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
+
+_log = logging.getLogger("statekit.sources")
 
 Format = Literal["json", "avro", "bytes"]
 """The format of the values of records."""
@@ -63,6 +68,7 @@ class KafkaSource(Source):
         isolation: whether records of open and aborted transactions are read.
         find_new_seconds: how often new topics and partitions are looked for.
         registry: of the schemas of Avro.
+        drop_repeats: how many offsets a repeat may be behind its record; None to keep repeats.
     """
 
     cluster: KafkaServers
@@ -73,17 +79,22 @@ class KafkaSource(Source):
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     find_new_seconds: float = 30.0
     registry: SchemaRegistry | None = None
+    drop_repeats: int | None = None
 
     def __post_init__(self) -> None:
+        fault = int_fault(self.drop_repeats, "give a number of offsets, from 1, or None", least=1)
+        if self.drop_repeats is not None and fault:
+            raise StateTypeError(f"drop_repeats={shown(self.drop_repeats)}{fault}")
         for column in self.fields.values():
             check_column(column)
         self._partitions: dict[KafkaPartition, None] = {}
         self._found_s: float | None = None
         self._ends: dict[KafkaPartition, int] = {}
         self._prefetched: _Prefetched | None = None
+        self._repeats: dict[KafkaPartition, tuple[int, RepeatFilter]] = {}  # with what they follow
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_prefetched": None}  # each process connects
+        return {**self.__dict__, "_prefetched": None, "_repeats": {}}  # each process connects
 
     def open(self, *, reads_here: bool) -> None:
         self.close()
@@ -95,6 +106,7 @@ class KafkaSource(Source):
         if self._prefetched is not None:
             self._prefetched.close()
             self._prefetched = None
+        self._repeats.clear()
 
     def earliest(self) -> Offsets:
         self._find_partitions()
@@ -117,14 +129,8 @@ class KafkaSource(Source):
 
     def read(self, partition: str, start: Offset | None, end: Offset) -> Iterator[pa.RecordBatch]:
         of, columns = KafkaPartition.of(partition), self._columns()
-        if self._prefetched is not None:
-            messages = self._prefetched.messages(of, start, end)
-            if messages is not None:
-                for at in range(0, len(messages), _ROWS_MAX):
-                    yield message_columns(columns, messages[at : at + _ROWS_MAX])
-                return
-        for some in reader_of_process(self.cluster, self.isolation).read(of, start, end):
-            yield message_columns(columns, some)
+        for messages in self._messages(of, start, end):
+            yield message_columns(columns, messages)
 
     def decoder(self, records: Records, name: str) -> Decoder:
         columns = self._value_field() | dict(self.fields)
@@ -145,6 +151,63 @@ class KafkaSource(Source):
         if self._prefetched is not None:
             return self._prefetched.lag(at)
         return sum(max(0, self._ends.get(of, 0) - offset) for of, offset in at.items())
+
+    def _messages(
+        self, partition: KafkaPartition, start: int | None, end: int
+    ) -> Iterator[Sequence[Message]]:
+        """Yield the messages of a range, in parts."""
+        if self.drop_repeats is None:
+            yield from self._all_messages(partition, start, end)
+            return
+        repeats = self._repeats_before(partition, start, self.drop_repeats)
+        count = 0
+        for messages in self._all_messages(partition, start, end):
+            kept = [message for message in messages if not _is_repeat(repeats, message)]
+            count += len(messages) - len(kept)
+            if kept:
+                yield kept
+        self._repeats[partition] = end, repeats
+        if count:
+            _log.info(
+                "source of topic %s: dropped %s repeats between the offsets %s and %s of partition "
+                "%s",
+                partition.topic,
+                f"{count:,}",
+                start or 0,
+                end,
+                partition.number,
+            )
+
+    def _all_messages(
+        self, partition: KafkaPartition, start: int | None, end: int
+    ) -> Iterator[Sequence[Message]]:
+        """Yield the messages of a range, in parts, with repeats."""
+        if self._prefetched is not None:
+            messages = self._prefetched.messages(partition, start, end)
+            if messages is not None:
+                for at in range(0, len(messages), _ROWS_MAX):
+                    yield messages[at : at + _ROWS_MAX]
+                return
+        yield from reader_of_process(self.cluster, self.isolation).read(partition, start, end)
+
+    def _repeats_before(
+        self, partition: KafkaPartition, start: int | None, within: int
+    ) -> RepeatFilter:
+        """Return the filter for records from an offset on, which knows the records before it.
+
+        The filter after the last range continues. Otherwise the records before are read again, so
+        that a range has the same records whoever reads it.
+        """
+        at, repeats = self._repeats.pop(partition, (None, None))
+        if repeats is not None and at == start:
+            return repeats
+        repeats = RepeatFilter(within)
+        if start:
+            reader = reader_of_process(self.cluster, self.isolation, "earliest")
+            for messages in reader.read(partition, max(0, start - within), start):
+                for message in messages:
+                    _is_repeat(repeats, message)
+        return repeats
 
     def _columns(self) -> list[str]:
         return list(dict.fromkeys((VALUE, *self.fields.values())))
@@ -212,6 +275,12 @@ class KafkaSource(Source):
                 "read: create the topic, or correct its name, then start the job again"
             )
         return counts
+
+
+def _is_repeat(repeats: RepeatFilter, message: Message) -> bool:
+    offset = message.offset()
+    assert offset is not None
+    return repeats.is_repeat(offset, message.value(), message.key(), message.headers())
 
 
 def shares(counts: Mapping[KafkaPartition, int], limit: int) -> dict[KafkaPartition, int]:
@@ -313,6 +382,7 @@ def kafka(
     fields: Mapping[str, str] | None = None,
     start: Start = "earliest",
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+    drop_repeats: int | None = None,
     find_new_seconds: float = 30.0,
     registry: str | None = None,
     options: Mapping[str, Option] | None = None,
@@ -335,6 +405,9 @@ def kafka(
         start: where a new checkpoint starts: `"earliest"`, `"latest"`, or the first records of a
             time with a zone.
         isolation: `"read_uncommitted"` also reads records of open and aborted transactions.
+        drop_repeats: drop records that `sinks.kafka` has written twice, if both are within so many
+            offsets of their partition, such as 10,000; None to read all records. A run reads as
+            many records before its first one.
         find_new_seconds: how often new topics and partitions are looked for.
         registry: the URL of the schema registry, such as `"http://registry:8081"`, for `"avro"`.
         options: properties of librdkafka, such as `{"security.protocol": "SASL_SSL"}`.
@@ -345,6 +418,8 @@ def kafka(
 
     >>> kafka("localhost:9092", "orders", fields={"customer": "key"}).topics
     ('orders',)
+    >>> kafka("localhost:9092", "totals", drop_repeats=10_000).drop_repeats
+    10000
     """
     _check_choice("value", value, ("json", "avro", "bytes"))
     _check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
@@ -362,7 +437,15 @@ def kafka(
     if schemas is not None:
         check_avro_is_installed()
     return KafkaSource(
-        cluster, named, value, dict(fields or {}), start, isolation, find_new_seconds, schemas
+        cluster,
+        named,
+        value,
+        dict(fields or {}),
+        start,
+        isolation,
+        find_new_seconds,
+        schemas,
+        drop_repeats,
     )
 
 

@@ -1,4 +1,4 @@
-"""The page about Kafka as a source is true: its example runs, and writes what it should."""
+"""The page about Kafka as a source is true: its examples run, and write what they should."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.support.kafka_broker import KafkaBroker
 from tests.support.places import DOCS
 
 
-def test_the_example_reads_a_topic(tmp_path: Path, kafka: KafkaBroker, topic: str) -> None:
+def test_the_examples_read_a_topic(tmp_path: Path, kafka: KafkaBroker, topic: str) -> None:
     kafka.create_topic(topic)
     orders = [("ada", 500), ("bob", 300), ("ada", 200)]
     kafka.produce(topic, [json.dumps({"customer": of, "cents": cents}) for of, cents in orders])
     page = (DOCS / "guide" / "sources-kafka.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    example = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     example = example.replace("localhost:9092", kafka.servers).replace(
         '"orders", f', f'"{topic}", f'
     )

@@ -352,6 +352,8 @@ def test_a_broker_that_does_not_answer_is_an_error_without_the_password() -> Non
         ({"start": "now"}, "start='now': choose among"),
         ({"start": dt.datetime(2026, 1, 1)}, "has no time zone"),
         ({"isolation": "none"}, "isolation='none': choose among"),
+        ({"drop_repeats": 0}, "drop_repeats=0: give a number of offsets, from 1, or None"),
+        ({"drop_repeats": True}, "drop_repeats=True: give a number of offsets"),
         ({"fields": {"at": "time"}}, "fields= names 'time'"),
         ({"options": {"group.id": "mine"}}, "must not have 'group.id'"),
         ({"options": {"isolation.level": "x"}}, "pass isolation="),

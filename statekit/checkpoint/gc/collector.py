@@ -394,7 +394,8 @@ class BackgroundCollection:
     """Collects the garbage of a checkpoint while a job adds to it.
 
     Epochs are collected in batches of a quarter of the kept ones, at most once a second: writing
-    and deleting files would hold up epochs that take milliseconds.
+    and deleting files would hold up epochs that take milliseconds. The others are collected at the
+    end.
 
     Parameters:
         repository: the checkpoint.
@@ -410,16 +411,18 @@ class BackgroundCollection:
         self._every = max(1, retention.epochs // _PART)
         self._next = 0
         self._begun_s = -_PAUSE_S
+        self._is_put_off = False
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
         self.leases: list[LeaseHeadroom] = []
 
     def committed(self, epoch: int) -> None:
         """Record the commit of an epoch. Return immediately."""
-        if epoch < self._next or (self._thread is not None and self._thread.is_alive()):
+        if epoch < self._next:
             return
-        now_s = stopwatch_s()
-        if now_s - self._begun_s < _PAUSE_S:
+        now_s, is_running = stopwatch_s(), self._thread is not None and self._thread.is_alive()
+        self._is_put_off = is_running or now_s - self._begun_s < _PAUSE_S
+        if self._is_put_off:
             return
         self._next, self._begun_s = epoch + self._every, now_s
         self._thread = threading.Thread(
@@ -440,7 +443,7 @@ class BackgroundCollection:
             _log.info("%s: epochs before %d were collected", self._repository.url, done.first)
 
     def close(self, *, at_once: bool = False) -> None:
-        """Wait until a running collection has ended.
+        """Wait until a running collection has ended, and collect what was put off.
 
         Parameters:
             at_once: end it after the current epoch. The next collection continues.
@@ -449,3 +452,5 @@ class BackgroundCollection:
             self._stopped.set()
         if self._thread is not None:
             self._thread.join()
+        if self._is_put_off and not at_once:
+            self._collect()

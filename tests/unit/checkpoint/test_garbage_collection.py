@@ -605,6 +605,17 @@ def test_epochs_that_are_removed_under_the_collection_of_a_job_are_reported(
     assert "was not collected" in told.getMessage()
 
 
+def test_epochs_of_a_job_that_takes_less_than_a_second_are_collected_at_its_end(
+    tmp_path: Path,
+) -> None:
+    ledger_of(4, Repository(tmp_path))
+    collection = BackgroundCollection(Repository(tmp_path), sk.Retention(epochs=2))
+    collection.committed(2)
+    collection.committed(3)
+    collection.close()
+    assert Repository(tmp_path).epochs() == [2, 3]
+
+
 def test_a_store_that_fails_ends_no_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,5 +1,7 @@
-"""A job from Kafka to Kafka: beside a loop of confluent-kafka without state, and how long records
-take. The broker is another process; CPU seconds are those of this one.
+"""A job from Kafka to Kafka: beside a loop without state, Bytewax and Quix Streams, and how long
+records take.
+
+The broker is another process. CPU seconds are those of the process that reads, counts and writes.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +23,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 import statekit as sk
 from statekit.clock import now_us
 from statekit.sources import KafkaSource, Offsets
-from tests.bench.report import NOT_DURABLE, Arm, Row, statekit
+from tests.bench.peers.environments import Environment, NotAvailable
+from tests.bench.peers.processes import run
+from tests.bench.peers.versus import START_EVENTS, Contender
+from tests.bench.report import NOT_DURABLE, STATEKIT_DURABLE, Arm, Row, statekit, times_as_fast
 from tests.support.kafka_broker import KafkaBroker, memory_broker
 from tests.support.waiting import until
 
@@ -51,11 +57,37 @@ def counting(order: Order, seen: sk.ValueState[int]) -> Iterator[Count]:
     yield Count(order.customer, count)
 
 
-def _filled(kafka: KafkaBroker, topic: str) -> None:
-    kafka.create_topic(topic)
+def _customer(number: int) -> str:
+    return f"c{number % KEYS}"
+
+
+def _create(kafka: KafkaBroker, topic: str) -> str:
+    """Create a topic, and return its name.
+
+    Quix Streams asks for these settings. The broker returns no defaults, which Kafka does.
+    """
+    settings = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}
+    return kafka.create_topic(topic, 1, **settings)
+
+
+def _filled(kafka: KafkaBroker, topic: str, records: int) -> str:
+    _create(kafka, topic)
     encode = msgspec.json.encode
-    orders = (Order(f"c{number % KEYS}", number, "thing") for number in range(RECORDS))
+    orders = (Order(_customer(number), number, "thing") for number in range(records))
     kafka.produce(topic, (encode(order._asdict()) for order in orders))
+    return topic
+
+
+def check(kafka: KafkaBroker, out: str, records: int) -> None:
+    """Compare the counts in a topic with the right ones.
+
+    Raises:
+        NotAvailable: a record has no answer, or the last answer of a key is wrong.
+    """
+    counts = [msgspec.json.decode(value or b"") for value in kafka.values(out)]
+    last = {count["customer"]: count["orders"] for count in counts}
+    if len(counts) != records or last != Counter(map(_customer, range(records))):
+        raise NotAvailable(f"it gave wrong results: {len(counts)} answers to {records} records")
 
 
 class _Order(msgspec.Struct):
@@ -64,7 +96,7 @@ class _Order(msgspec.Struct):
     item: str
 
 
-def _loop(kafka: KafkaBroker, topic: str, out: str) -> None:
+def _loop(kafka: KafkaBroker, topic: str, out: str, records: int) -> None:
     """Count as a program without statekit does, in memory."""
     own = {"bootstrap.servers": kafka.servers, "log_level": 0}
     consumer = Consumer({**own, "group.id": "loop", "enable.auto.commit": False})
@@ -72,7 +104,7 @@ def _loop(kafka: KafkaBroker, topic: str, out: str) -> None:
     consumer.assign([TopicPartition(topic, 0, 0)])
     decode, encode = msgspec.json.Decoder(_Order).decode, msgspec.json.encode
     counts: dict[str, int] = {}
-    left = RECORDS
+    left = records
     while left:
         for message in consumer.consume(min(left, 10_000), timeout=0.1):
             if message.error() is not None:
@@ -92,7 +124,7 @@ def _loop(kafka: KafkaBroker, topic: str, out: str) -> None:
     consumer.close()
 
 
-def _job(kafka: KafkaBroker, topic: str, out: str) -> None:
+def _job(kafka: KafkaBroker, topic: str, out: str, _: int) -> None:
     job = sk.Job("counts")
     orders = job.source("orders", Order, sk.sources.kafka(kafka.servers, topic))
     orders.process(counting).sink("counts", sk.sinks.kafka(kafka.servers, out, key="customer"))
@@ -100,38 +132,123 @@ def _job(kafka: KafkaBroker, topic: str, out: str) -> None:
         job.run(checkpoint=Path(home) / "checkpoint")
 
 
-def _cpu_s(run: Callable[[], None]) -> float:
-    begun = time.process_time()
-    run()
-    return time.process_time() - begun
+class Side(NamedTuple):
+    """One that takes turns.
+
+    Parameters:
+        durable: what of its state would outlive a crash.
+        cpu_s: returns the CPU seconds of a turn; of the broker, the topics to read, which have all
+            records and as few as it takes to start, the topic to write, and the number of records.
+        note: what has to be known to read the ratio.
+    """
+
+    name: str
+    durable: str
+    cpu_s: Callable[[KafkaBroker, tuple[str, str], str, int], float]
+    note: str = ""
 
 
-def throughput() -> list[Row]:
+def _here(run_once: Callable[[KafkaBroker, str, str, int], None]) -> Callable[..., float]:
+    """Return the turn of a job that runs in this process, where a first turn has warmed up."""
+
+    def cpu_s(kafka: KafkaBroker, topics: tuple[str, str], out: str, records: int) -> float:
+        begun = time.process_time()
+        run_once(kafka, topics[0], _create(kafka, out), records)
+        spent_s = time.process_time() - begun
+        check(kafka, out, records)
+        return spent_s
+
+    return cpu_s
+
+
+def peer(contender: Contender, note: str) -> Side:
+    """Return another system as a side. It runs in a process; its start is measured and deducted."""
+
+    def cpu_s(kafka: KafkaBroker, topics: tuple[str, str], out: str, records: int) -> float:
+        python = contender.python()
+        with contender.named():
+            spent = []
+            for topic, count in zip(topics, (records, START_EVENTS), strict=True):
+                into = _create(kafka, f"{out}-{count}")
+                with tempfile.TemporaryDirectory() as home:
+                    given = (kafka.servers, topic, into, f"{count}", home, *contender.arguments)
+                    spent.append(run(python, f"tests.bench.peers.jobs.{contender.job}", given))
+                check(kafka, into, count)
+        whole, start = spent
+        return (whole.cpu_s - start.cpu_s) * records / (records - START_EVENTS)
+
+    return Side(contender.name, contender.durable, cpu_s, note)
+
+
+LOOP = Side(
+    "a loop of confluent-kafka",
+    NOT_DURABLE,
+    _here(_loop),
+    "The loop has its counts in a dict, and stores no offsets.",
+)
+BYTEWAX = peer(
+    Contender(
+        "Bytewax",
+        "kafka_bytewax_job",
+        "a snapshot of the keys that changed, in SQLite, every 10 s",
+        ("10",),
+        Environment("bytewax-kafka", ("bytewax[kafka]==0.21.1", "msgspec==0.23.0")),
+    ),
+    "Bytewax has all state in memory. Its outputs are written again after a crash.",
+)
+QUIX = peer(
+    Contender(
+        "Quix Streams",
+        "kafka_quix_job",
+        "RocksDB and a changelog topic, a checkpoint every 5 s",
+        environment=Environment("quix", ("quixstreams==3.28.1",)),
+    ),
+    "Quix Streams processes at least once, which is its default.",
+)
+
+
+def throughput(
+    records: int = RECORDS, turns: int = TURNS, against: Sequence[Side] = (LOOP, BYTEWAX, QUIX)
+) -> list[Row]:
     """Count records of a topic into another one, in turns."""
-    ours, theirs = [], []
+    ours = Side("statekit", STATEKIT_DURABLE, _here(_job))
+    spent: dict[str, list[float]] = {side.name: [] for side in (ours, *against)}
+    failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as home, memory_broker(Path(home)) as kafka:
-        _filled(kafka, "orders")
-        for turn in range(-1, TURNS):  # the first one warms up
-            own, other = (kafka.create_topic(f"{name}-{turn}") for name in ("job", "loop"))
-            job_s = _cpu_s(lambda out=own: _job(kafka, "orders", out))  # type: ignore[misc]
-            loop_s = _cpu_s(lambda out=other: _loop(kafka, "orders", out))  # type: ignore[misc]
-            if turn >= 0:
-                ours.append(job_s)
-                theirs.append(loop_s)
-    job = statekit(statistics.median(ours), RECORDS)._replace(turns=tuple(ours))
-    median_s = statistics.median(theirs)
-    loop = Arm("confluent-kafka", median_s, NOT_DURABLE, RECORDS, turns=tuple(theirs))
-    share = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
-    return [
-        Row(
-            f"{RECORDS:,} records of JSON from Kafka, counted by {KEYS:,} keys, to Kafka",
-            f"{share:.2f} of the records per CPU second of a loop of confluent-kafka and msgspec: "
-            f"{RECORDS / job.seconds:,.0f} against {RECORDS / loop.seconds:,.0f}",
-            "0.5",
-            (job, loop),
-            note="CPU seconds of the client, without the broker",
+        topics = _filled(kafka, "orders", records), _filled(kafka, "few", START_EVENTS)
+        for turn in range(-1, turns):  # the first one warms up
+            for number, side in enumerate((ours, *against)):
+                if side.name in failed:
+                    continue
+                try:
+                    spent_s = side.cpu_s(kafka, topics, f"out-{turn}-{number}", records)
+                except NotAvailable as why:
+                    failed[side.name] = str(why)
+                else:
+                    spent[side.name] += [spent_s] if turn >= 0 else []
+    return [_row(side, records, spent, failed) for side in against]
+
+
+def _row(side: Side, records: int, spent: dict[str, list[float]], failed: dict[str, str]) -> Row:
+    what = f"{records:,} records of JSON from Kafka, counted by {KEYS:,} keys, to Kafka"
+    what, wanted = f"{what}: against {side.name}", "0.5" if side is LOOP else "more than 1"
+    if reason := failed.get("statekit") or failed.get(side.name):
+        return Row(what, f"no number: {reason}", wanted, without=reason, note=side.note)
+    ours, theirs = (
+        Arm(name, statistics.median(turns), durable, records, turns=tuple(turns))
+        for name, durable, turns in (
+            ("statekit", STATEKIT_DURABLE, spent["statekit"]),
+            (side.name, side.durable, spent[side.name]),
         )
-    ]
+    )
+    rates = f"{records / ours.seconds:,.0f} against {records / theirs.seconds:,.0f}"
+    return Row(
+        what,
+        f"{times_as_fast(ours, theirs):.2f} times as many records per CPU second: {rates}",
+        wanted,
+        (ours, theirs),
+        note=f"CPU seconds of the client, without the broker. {side.note}",
+    )
 
 
 # ----------------------------------------------------------------------------------- latency

@@ -28,7 +28,8 @@ _FOLDERS: dict[str, tuple[str, ...]] = {
     "opening": (_TOP, "backend"),
     "store": (*_SPARK, "kv"),
     "checks": (*_SHARD, "job", "testing"),
-    "postgres": ("connectors", "records", "sinks"),
+    "kafka": (*_SHARD, "job", "connectors", "sinks", "sources"),
+    **dict.fromkeys(("lake", "postgres"), ("connectors", "records", "sinks")),
     "rescale": (*_SHARD, "maintenance"),
     **dict.fromkeys(
         ("spark", "nexmark", "placement", "transforms", "timers", "ordered", "first", "shards"),

@@ -1,0 +1,62 @@
+"""Bytewax from Kafka to Kafka: its own source and sink, `stateful_map` and its recovery store.
+
+Arguments: the servers, the topic to read, the topic to write, the number of its records, which end
+the job by themselves, a scratch directory, and the seconds between snapshots.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import bytewax.operators as op
+import msgspec
+from bytewax._bytewax import cli_main
+from bytewax.connectors.kafka import KafkaSink, KafkaSinkMessage, KafkaSource
+from bytewax.dataflow import Dataflow
+from bytewax.recovery import RecoveryConfig, init_db_dir
+
+from tests.bench.peers.jobs.handshake import bytes_in, done, ready
+
+
+class Order(msgspec.Struct):
+    customer: str
+    cents: int
+    item: str
+
+
+def counting(count: int | None, _: Order) -> tuple[int, int]:
+    count = (count or 0) + 1
+    return count, count
+
+
+def message(counted: tuple[str, int]) -> KafkaSinkMessage[bytes, bytes]:
+    customer, count = counted
+    value = msgspec.json.encode({"customer": customer, "orders": count})
+    return KafkaSinkMessage(customer.encode(), value)
+
+
+def main(servers: str, topic: str, out: str, home: Path, every_s: str) -> None:
+    decode = msgspec.json.Decoder(Order).decode
+    flow = Dataflow("counts")
+    messages = op.input("messages", flow, KafkaSource([servers], [topic], tail=False))
+    orders = op.map("orders", messages, lambda message: decode(message.value))
+    keyed = op.key_on("customers", orders, lambda order: order.customer)
+    counts = op.stateful_map("counts", keyed, counting)
+    op.output("sink", op.map("values", counts, message), KafkaSink([servers], out))
+    recovery = home / "recovery"
+    recovery.mkdir()
+    init_db_dir(recovery, 1)
+    ready()
+    cli_main(
+        flow,
+        workers_per_process=1,
+        epoch_interval=timedelta(seconds=float(every_s)),
+        recovery_config=RecoveryConfig(recovery, timedelta(0)),
+    )
+    done(check=0, of="nothing", written=bytes_in(recovery))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[5]), sys.argv[6])

@@ -24,6 +24,7 @@ from tests.bench import (
     first_epoch,
     hot_loop,
     kafka_job,
+    kafka_sink,
     keys_held,
     kv_on_spark,
     lake_sinks,
@@ -89,6 +90,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     **nexmark_on_flink.BENCHMARKS,
     **replica.BENCHMARKS,
     **kafka_job.BENCHMARKS,
+    **kafka_sink.BENCHMARKS,
     **checks.BENCHMARKS,
     **postgres_sink.BENCHMARKS,
 }

@@ -1,7 +1,7 @@
 """The sink of Kafka beside a bare loop of confluent-kafka that encodes with msgspec, in pairs.
 
-`python -m tests.bench.kafka_sink` prints records per CPU second of this process, for the sink as it
-is called in one process, and for the loop. The broker is another process.
+What is measured is the CPU of this process, which calls the sink as a run in one process does. The
+broker is another process.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ from confluent_kafka import Producer
 import statekit as sk
 from statekit.connectors.kafka_headers import ORIGIN, origin_prefix
 from statekit.sinks import Attempt, Outputs, Part
+from tests.bench.report import Arm, Row, times_as_fast
 from tests.support.kafka_broker import KafkaBroker, memory_broker
 
 RECORDS = 100_000
 TURNS = 7
 EPOCH = 10_000
+
+_OURS = "statekit, sinks.kafka"
+_DURABLE = "the records in the topic, flushed"
+_SINK, _IN_TRANSACTIONS = "each epoch flushed", "each epoch a transaction"
+_LOOP = "a loop that writes to Kafka"
+_WITH_HEADER = f"{_LOOP}, with a header"
 
 
 class Total(NamedTuple):
@@ -84,40 +91,50 @@ def sunk(
     sink.close()
 
 
-def rate(run: Callable[[], None]) -> float:
-    """Return records per CPU second of this process."""
+def _cpu_s(run: Callable[[], None]) -> float:
     begun = time.process_time()
     run()
-    return RECORDS / (time.process_time() - begun)
+    return time.process_time() - begun
 
 
-def main() -> None:
-    """Print the median rates, and the medians of the ratios of each turn."""
+def rates() -> list[Row]:
+    """Records per CPU second of the sink, and of the loop."""
     given = records()
     columns = zip(*given, strict=True)
     whole = pa.record_batch(list(map(pa.array, columns)), names=list(Total._fields))
     batches = [whole.slice(start, EPOCH) for start in range(0, RECORDS, EPOCH)]
     runs: dict[str, Callable[[KafkaBroker, str], None]] = {
-        "bare loop": lambda kafka, topic: bare(kafka, topic, given, has_header=False),
-        "bare loop with a header": lambda kafka, topic: bare(kafka, topic, given, has_header=True),
-        "sink": lambda kafka, topic: sunk(kafka, topic, batches, transactional=False),
-        "sink in transactions": lambda kafka, topic: sunk(
-            kafka, topic, batches, transactional=True
-        ),
+        _SINK: lambda kafka, topic: sunk(kafka, topic, batches, transactional=False),
+        _IN_TRANSACTIONS: lambda kafka, topic: sunk(kafka, topic, batches, transactional=True),
+        _LOOP: lambda kafka, topic: bare(kafka, topic, given, has_header=False),
+        _WITH_HEADER: lambda kafka, topic: bare(kafka, topic, given, has_header=True),
     }
-    rates: dict[str, list[float]] = {name: [] for name in runs}
+    spent: dict[str, list[float]] = {name: [] for name in runs}
     with tempfile.TemporaryDirectory() as home, memory_broker(Path(home)) as kafka:
         for turn in range(-1, TURNS):  # the first one warms up
             for number, (name, run) in enumerate(runs.items()):
                 topic = kafka.create_topic(f"t{turn}-{number}", 4)
-                found = rate(partial(run, kafka, topic))
-                if turn >= 0:
-                    rates[name].append(found)
-    for name, found_rates in rates.items():
-        ratios = (own / loop for own, loop in zip(found_rates, rates["bare loop"], strict=True))
-        median, ratio = statistics.median(found_rates), statistics.median(ratios)
-        print(f"{name}: {median:,.0f} records per CPU second, {ratio:.2f} of the bare loop")
+                taken_s = _cpu_s(partial(run, kafka, topic))
+                spent[name] += [taken_s] if turn >= 0 else []
+    return [
+        _row(ours, _arm(_OURS, spent[ours]), _arm(loop, spent[loop]))
+        for ours, loop in ((_SINK, _LOOP), (_SINK, _WITH_HEADER), (_IN_TRANSACTIONS, _LOOP))
+    ]
 
 
-if __name__ == "__main__":
-    main()
+def _row(name: str, ours: Arm, theirs: Arm) -> Row:
+    rates = f"{RECORDS / ours.seconds:,.0f} against {RECORDS / theirs.seconds:,.0f}"
+    return Row(
+        f"{RECORDS:,} records into Kafka, {name}: against {theirs.name}",
+        f"{times_as_fast(ours, theirs):.2f} times as many records per CPU second: {rates}",
+        "",
+        (ours, theirs),
+        note="CPU seconds of the client, without the broker.",
+    )
+
+
+def _arm(name: str, turns: list[float]) -> Arm:
+    return Arm(name, statistics.median(turns), _DURABLE, RECORDS, turns=tuple(turns))
+
+
+BENCHMARKS = {"kafka-sink": rates}

@@ -72,7 +72,7 @@ def _beside_parquet(name: str, made: Callable[[Path], Sink]) -> list[Row]:
     ratio = statistics.median(a / b for a, b in turns)
     arms = [
         Arm(arm, statistics.median(spent), _DURABLE, ROWS, turns=spent)
-        for arm, spent in ((name, ours), ("sinks.parquet", theirs))
+        for arm, spent in ((f"statekit, {name}", ours), ("statekit, sinks.parquet", theirs))
     ]
     result = f"{ratio:.2f} times the CPU of sinks.parquet, median of {EPOCHS} pairs"
     return [Row(f"{name}, epochs of {ROWS:,} rows", result, "at most 1.3 times", tuple(arms))]

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 
 from tests.bench.plots import PLOTS, draw, drawable
-from tests.bench.results import FILE, Results, Side
+from tests.bench.results import FILE, Measured, Results, Side
 
 __all__ = ["html", "markdown", "publish"]
 
@@ -31,6 +31,8 @@ _COMPARED = (
     *("measured", "seconds", "compared with", "its seconds"),
     *("ratio", "events/s", "its events/s", "note"),
 )
+_CONNECTED = ("measured", "result", "compared with", "ratio", "command", "note")
+_CONNECTORS = ("kafka", "postgres", "lake")
 _COSTS = ("measured", "of", "p50, ms", "p99, ms", "left on disk, MB", "peak memory, MB")
 _NONE = "–"
 
@@ -91,8 +93,33 @@ def _compared(results: Results) -> list[tuple[str, ...]]:
             " ".join(filter(None, (row.without, row.note))),
         )
         for row in results.rows
-        if row.without or (row.ours and row.against and row.ratio is not None)
+        if _is_compared(row) and not _is_of_a_connector(row)
     ]
+
+
+def _connected(results: Results) -> list[tuple[str, ...]]:
+    """Sources and sinks, with the command that measures each."""
+    return [
+        (
+            row.measured,
+            row.result if row.ours else _NONE,
+            row.against.name if row.against else _NONE,
+            _scaled(row.ratio, 1),
+            f"python -m tests.bench {row.benchmark}",
+            " ".join(filter(None, (row.without, row.note))),
+        )
+        for row in results.rows
+        if _is_compared(row) and _is_of_a_connector(row)
+    ]
+
+
+def _is_compared(row: Measured) -> bool:
+    """Return whether a row is compared with something, or says why it is not."""
+    return bool(row.without or (row.ours and row.against and row.ratio is not None))
+
+
+def _is_of_a_connector(row: Measured) -> bool:
+    return row.benchmark.startswith(_CONNECTORS)
 
 
 def _costs(results: Results) -> list[tuple[str, ...]]:
@@ -150,6 +177,7 @@ def _sections(results: Results) -> list[_Section]:
     plots = drawable(results)
     found: list[_Section] = [
         ("Side by side", plots, _COMPARED, _compared(results)),
+        ("Sources and sinks", (), _CONNECTED, _connected(results)),
         ("Latency, bytes and memory", (), _COSTS, _costs(results)),
         ("All rows", (), _HEAD, _all(results)),
         ("What was durable", (), ("of", "what would outlive a crash"), _durable(results)),

@@ -186,6 +186,23 @@ def test_a_reason_is_shown_beside_the_number_or_in_its_place() -> None:
     assert "| one core | – | – | – | – | – | – | it is not here |" in lines
 
 
+def test_sources_and_sinks_have_a_table_of_their_own_with_commands() -> None:
+    arms = (statekit(4.0, 1_000), OTHER)
+    rows = {
+        "task": SAMPLE["task"],
+        "kafka": [
+            Row("from Kafka", "1.0 times", "", arms, note=WORKS_OTHERWISE),
+            Row("from Kafka, other", "no number: it is not here", "", without="it is not here"),
+        ],
+    }
+    _, _, behind = markdown(sample(rows)).partition("## Sources and sinks\n")
+    table, _, _ = behind.partition("\n## ")
+    command = "python -m tests.bench kafka"
+    assert f"| from Kafka | 1.0 times | Other | 1 | {command} | {WORKS_OTHERWISE} |" in table
+    assert f"| from Kafka, other | – | – | – | {command} | it is not here |" in table
+    assert "## Side by side" not in markdown(sample(rows))
+
+
 def test_latency_bytes_and_memory_of_each_side_are_shown() -> None:
     lines = markdown(sample(MORE)).splitlines()
     assert "| one event | statekit | 100 | 300 | – | – |" in lines

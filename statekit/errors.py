@@ -163,6 +163,19 @@ class ConnectorError(StatekitError, OSError):
     kind: ClassVar[str] = "connector"
 
 
+def name_failed(error: ConnectorError | StorageError, failed: str) -> None:
+    """Put the name of what failed before the text of an error, unless the text has it.
+
+    >>> error = ConnectorError("no broker answers")
+    >>> name_failed(error, "source 'orders'")
+    >>> print(error)
+    source 'orders': no broker answers
+    """
+    text = str(error)
+    if failed not in text:
+        error.args = (f"{failed}: {text}",)
+
+
 CALL_FAILURES = (Exception, SystemExit, GeneratorExit, BaseExceptionGroup)
 """The exceptions that count as failures of a user's function. Other ones, such as
 KeyboardInterrupt, end the run unchanged.

@@ -10,7 +10,16 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from statekit.checkpoint.manifest import EpochManifest, EpochOffsets, InputOffset
-from statekit.errors import CALL_FAILURES, ProcessError, RestoreError, StateTypeError, is_users
+from statekit.errors import (
+    CALL_FAILURES,
+    ConnectorError,
+    ProcessError,
+    RestoreError,
+    StateTypeError,
+    StorageError,
+    is_users,
+    name_failed,
+)
 from statekit.job.plan import Input, Plan
 from statekit.shown import shown, shown_error
 from statekit.sources.decoding.decoder import BadRecord, Decoded
@@ -261,11 +270,14 @@ def input_failures(name: str, epoch: int) -> Iterator[None]:
 
     Raises:
         ProcessError: code of the user failed.
+        ConnectorError, StorageError: what a source reads failed.
     """
     try:
         yield
     except CALL_FAILURES as error:
         if not is_users(error):
+            if isinstance(error, ConnectorError | StorageError):
+                name_failed(error, f"source {name!r}")
             raise
         raise ProcessError(
             f"input {name!r} failed in epoch {epoch} with {shown_error(error)}. Nothing of this "

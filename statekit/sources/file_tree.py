@@ -88,7 +88,7 @@ class FileTree:
             if self._may_be_absent and self._local.parent.is_dir():
                 return folder or "/", name, True
             raise ConnectorError(
-                f"source {self.location}: there is no such file or directory. Nothing was read: "
+                f"{self.location}: there is no such file or directory. Nothing was read: "
                 "check the path, or make the directory before the job starts"
             )
         _, _, place = whole.partition("://")
@@ -206,7 +206,7 @@ class FileTree:
     def gone(self, file: SourceFile) -> ConnectorError:
         """Return the error for a file that was removed before it was read."""
         return ConnectorError(
-            f"source {self.location}: {self.at(file)} was removed before it was read to its end. "
+            f"{self.at(file)} was removed before it was read to its end. "
             "Nothing of this epoch is committed: put the file back, then start the job again"
         )
 
@@ -219,7 +219,7 @@ class FileTree:
             raise
         except (StatekitError, OSError) as error:
             raise ConnectorError(
-                f"source {self.location}: {shown_text(error)}. Nothing of this epoch is "
+                f"{self.location}: {shown_text(error)}. Nothing of this epoch is "
                 "committed: correct it, then start the job again"
             ) from error
 

@@ -294,7 +294,7 @@ class FileSource(Source):
 
     def _changed(self, file: SourceFile) -> ConnectorError:
         return ConnectorError(
-            f"source {self.path}: {self._tree.at(file)} has changed since it was read, or while it "
+            f"{self._tree.at(file)} has changed since it was read, or while it "
             "was read: which of its records are new is not known. Nothing of this epoch is "
             "committed. Write each file under a name that begins with '_', and rename it when it "
             "is complete; or read a growing file with tail=True. Put the file back as it was, or "
@@ -316,13 +316,13 @@ class FileSource(Source):
             raise self._tree.gone(file)
         if now.path != file.path and not self._tree.is_one_file:
             raise ConnectorError(
-                f"source {self.path}: {self._tree.at(file)} was renamed to {now.path} while it was "
+                f"{self._tree.at(file)} was renamed to {now.path} while it was "
                 "read. Nothing of this epoch is committed: to follow a file that is rotated by "
                 "renaming, give the path of the file; in a directory, let new files have new names"
             )
         if now.size < at:
             raise ConnectorError(
-                f"source {self.path}: {self._tree.at(file)} has {now.size:,} bytes, and {at:,} "
+                f"{self._tree.at(file)} has {now.size:,} bytes, and {at:,} "
                 "were read: it was truncated or written again. Nothing of this epoch is committed: "
                 "put its content back, and rotate files by renaming"
             )
@@ -467,7 +467,7 @@ class _Reading:
             self.close()
             source = self._source
             raise ConnectorError(
-                f"source {source.path}: {source._tree.at(self.file)} cannot be read as "
+                f"{source._tree.at(self.file)} cannot be read as "
                 f"{source.format}: {shown_text(error)}. Nothing of this epoch is committed: write "
                 "the file again, or remove it, then start the job again"
             ) from error

@@ -131,7 +131,7 @@ class PostgresSource(Source):
 
     @property
     def _user(self) -> str:
-        return "source of a query" if self.table is None else f"source of table {self._table_name}"
+        return "a query" if self.table is None else f"table {self._table_name}"
 
     @property
     def _table_name(self) -> str:

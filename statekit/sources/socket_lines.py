@@ -157,7 +157,7 @@ class _Connection:
                 is_over = pauses.elapsed_s + pauses.next_s > self._connect_s
                 if is_over or pauses.wait(self._stopped):
                     raise ConnectorError(
-                        f"source {self._place}: cannot connect ({shown_text(error)}). Start the "
+                        f"{self._place}: cannot connect ({shown_text(error)}). Start the "
                         "server, then start the job again"
                     ) from error
             else:
@@ -196,7 +196,7 @@ class _Connection:
                 lines.append(rest)
             if len(rest) > _LINE_BYTES_MAX:
                 raise ConnectorError(
-                    f"source {self._place}: a line has more than {_LINE_BYTES_MAX:,} bytes: let "
+                    f"{self._place}: a line has more than {_LINE_BYTES_MAX:,} bytes: let "
                     "the server end each record by a line end"
                 )
             self._put([line for line in (line.rstrip(b"\r") for line in lines) if line])

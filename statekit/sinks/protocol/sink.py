@@ -8,7 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from statekit.errors import CALL_FAILURES, ProcessError, is_users
+from statekit.errors import (
+    CALL_FAILURES,
+    ConnectorError,
+    ProcessError,
+    StorageError,
+    is_users,
+    name_failed,
+)
 from statekit.shown import shown_error
 
 if TYPE_CHECKING:
@@ -189,11 +196,16 @@ def sink_failures(
 
     Raises:
         ProcessError: the sink failed, and not with an error of statekit.
+        ConnectorError, StorageError: what it writes to failed.
     """
     try:
         yield
     except CALL_FAILURES as error:
-        if not is_users(error) or passes(error):
+        if passes(error):
+            raise
+        if not is_users(error):
+            if isinstance(error, ConnectorError | StorageError):
+                name_failed(error, f"sink {name!r}")
             raise
         raise ProcessError(
             f"sink {name!r} failed in epoch {epoch} with {shown_error(error)}. Nothing of this "

@@ -369,8 +369,8 @@ def failure(source: PostgresSource) -> sk.StatekitError:
 @pytest.mark.parametrize(
     ("what", "options", "kind", "message"),
     [
-        ("nothing", {}, sk.ConnectorError, "source of table .*nothing.* does not exist.*create"),
-        ("SELECT x FROM orders", {}, sk.ConnectorError, "source of a query.*correct the name of"),
+        ("nothing", {}, sk.ConnectorError, "table .*nothing.* does not exist.*create"),
+        ("SELECT x FROM orders", {}, sk.ConnectorError, "a query.*correct the name of"),
         ("SELECT 1 AS a, 2 AS a", {}, sk.StateTypeError, "two columns 'a'"),
         ("SELECT nextval('orders_id_seq') id", {}, sk.ConnectorError, "read-only"),
         ("orders", {"by": "at"}, sk.StateTypeError, "there is no column 'at', only 'id', 'cust"),

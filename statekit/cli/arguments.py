@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Annotated
 
 import typer
 
-from statekit.errors import StatekitError
 from statekit.query.tables import read
 
 Checkpoint = Annotated[str, typer.Argument(help="Directory or URL of a checkpoint.")]
@@ -29,16 +27,3 @@ WideIntsAsText = Annotated[
 def ints_as(wide_ints: bool, as_text: bool) -> read.WideInts:
     """Return how ints are read, of both options."""
     return "text" if as_text else wide_ints
-
-
-def needs(module: str, otherwise: str) -> None:
-    """Check that a module is installed.
-
-    Parameters:
-        otherwise: the message if it is not.
-
-    Raises:
-        StatekitError: it is not installed.
-    """
-    if importlib.util.find_spec(module) is None:
-        raise StatekitError(otherwise)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from statekit.cli.arguments import needs
+from statekit.optional_packages import check_installed
 
 
 def demo(
@@ -30,11 +30,11 @@ def demo(
 
     Needs the extra `demo` (pip install 'statekit\\[demo]') and Java 17 or newer.
     """
-    needs("pyspark", "the demo needs PySpark: pip install 'statekit[demo]'")
+    check_installed("the demo", "pyspark", "demo")
     from statekit.demo import play, run_demo
 
     if serve:
-        needs("starlette", "--serve needs the server: pip install 'statekit[demo]'")
+        check_installed("--serve", "starlette", "demo")
         play(directory, pace, port)
         return
     if not run_demo(directory):

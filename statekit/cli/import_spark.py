@@ -8,9 +8,10 @@ import typer
 
 from statekit.checkpoint.job_file import TIMERS
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.cli.arguments import DryRun, needs
+from statekit.cli.arguments import DryRun
 from statekit.cli.tables import out, print_table, say
 from statekit.job.loader import load_named
+from statekit.optional_packages import check_installed
 from statekit.timestamp import instant
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def import_spark(
     Stop the query first. Its checkpoint is only read. The job then continues from the new one: with
     all state and timers, and after the input that the query has read. After a kill, run it again.
     """
-    needs("pyspark", "to import from Spark takes PySpark: pip install 'statekit[spark]'")
+    check_installed("import-spark", "pyspark", "spark")
     from statekit.spark.tws.transform import Transformed
 
     transformed = load_named(application, Transformed, "a stream")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from statekit.cli.arguments import needs
 from statekit.cli.tables import print_line, print_values
+from statekit.optional_packages import check_installed
 
 
 def print_query(
@@ -34,7 +34,7 @@ def print_query(
     The token of the server is in the environment variable STATEKIT_TOKEN. Needs the extra `client`
     (pip install 'statekit\\[client]').
     """
-    needs("httpx", "query needs httpx: pip install 'statekit[client]'")
+    check_installed("query", "httpx", "client")
     if follow and key is not None:
         raise typer.BadParameter("--follow prints the events of all keys: leave the key out")
     from statekit.query.client import Client

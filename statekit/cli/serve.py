@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from statekit.cli.arguments import needs
 from statekit.cli.tables import say
+from statekit.optional_packages import check_installed
 from statekit.server.admission.options import ServerOptions
 
 
@@ -28,8 +28,8 @@ def serve_checkpoints(
 
     Needs the extra `server` (pip install 'statekit\\[server]').
     """
-    for module in ("starlette", "uvicorn"):
-        needs(module, "serve needs Starlette and uvicorn: pip install 'statekit[server]'")
+    for package in ("starlette", "uvicorn"):
+        check_installed("serve", package, "server")
     from statekit.server.serve import named_checkpoints, serve
 
     serve(named_checkpoints(checkpoints), ServerOptions(**given), say)

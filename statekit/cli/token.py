@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from statekit.cli.arguments import needs
 from statekit.cli.tables import say
+from statekit.optional_packages import check_installed
 
 
 def token(
@@ -33,7 +33,7 @@ def token(
 
     The file has its digest alone. A running server reads the file again.
     """
-    needs("starlette", "token needs the server: pip install 'statekit[server]'")
+    check_installed("token", "starlette", "server")
     from statekit.server.admission.token_file import add_token, remove_token
 
     if remove:

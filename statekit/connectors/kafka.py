@@ -12,6 +12,7 @@ from statekit.clock import stopwatch_s
 from statekit.connectors.growing_pauses import GrowingPauses
 from statekit.errors import ConnectorError, FencedError, StateTypeError
 from statekit.number_faults import number_fault
+from statekit.optional_packages import imported
 from statekit.shown import shown
 
 if TYPE_CHECKING:
@@ -516,15 +517,9 @@ def _library() -> Any:
     """Return the module confluent_kafka.
 
     Raises:
-        StateTypeError: it is not installed.
+        StatekitError: it is not installed.
     """
-    try:
-        import confluent_kafka
-    except ImportError as error:
-        raise StateTypeError(
-            "Kafka needs the package confluent-kafka: pip install 'statekit[kafka]'"
-        ) from error
-    return confluent_kafka
+    return imported("confluent_kafka", "Kafka", "confluent-kafka", "kafka")
 
 
 def _code(error: Exception) -> KafkaError:

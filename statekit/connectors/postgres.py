@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from statekit.connectors.growing_pauses import GrowingPauses
 from statekit.errors import ConnectorError, ProcessError, StatekitError, StateTypeError
+from statekit.optional_packages import imported
 from statekit.shown import shown
 
 if TYPE_CHECKING:
@@ -230,12 +231,8 @@ def _psycopg(submodule: str = "") -> Any:
     Raises:
         StatekitError: it is not installed.
     """
-    try:
-        import psycopg
-        import psycopg.conninfo
-    except ImportError as error:
-        raise StatekitError("PostgreSQL needs psycopg: pip install 'statekit[postgres]'") from error
-    return getattr(psycopg, submodule) if submodule else psycopg
+    module = f"psycopg.{submodule}" if submodule else "psycopg"
+    return imported(module, "PostgreSQL", "psycopg", "postgres")
 
 
 # ----------------------------------------------------------------------------------- sessions

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING
 
-from statekit.errors import StatekitError
 from statekit.metrics.address import Address
+from statekit.optional_packages import check_installed
 
 if TYPE_CHECKING:
     from statekit.metrics.endpoint import Endpoint
@@ -23,11 +22,7 @@ def open_endpoint(given: object) -> Endpoint | None:
     if given is None:
         return None
     address = Address.of(given)
-    if importlib.util.find_spec("prometheus_client") is None:
-        raise StatekitError(
-            f"metrics={given!r} needs prometheus-client: pip install 'statekit[metrics]'. Nothing "
-            "was started"
-        )
+    check_installed(f"metrics={given!r}", "prometheus-client", "metrics", "prometheus_client")
     from statekit.metrics.endpoint import Endpoint
 
     return Endpoint(address)

@@ -15,8 +15,9 @@ import pyarrow as pa
 from statekit.checkpoint.object_store import StoreOptions, sync_path
 from statekit.checkpoint.store import Store
 from statekit.errors import ConnectorError, StatekitError
+from statekit.optional_packages import check_installed
 from statekit.sinks.lake.delta_files import NanColumns, added_files, new_file_name, statistics
-from statekit.sinks.lake.lake_columns import STAGED, WriteMode, Writing, need_package
+from statekit.sinks.lake.lake_columns import STAGED, WriteMode, Writing
 from statekit.sinks.lake.lake_commits import TableLog
 from statekit.sinks.lake.lake_sink import LakeSink
 from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
@@ -180,5 +181,5 @@ def delta(
     >>> delta("/data/orders", mode="upsert", key="id").writing.key
     ('id',)
     """
-    need_package("sinks.delta", "deltalake", "delta")
+    check_installed("sinks.delta", "deltalake", "delta")
     return Delta(str(path), Writing.of("sinks.delta", mode, key, delete))

@@ -16,6 +16,7 @@ from statekit.checkpoint.object_store import without_credentials
 from statekit.checkpoint.store import Store
 from statekit.checkpoint.store_url import local_path
 from statekit.errors import ConnectorError, StatekitError, StateTypeError
+from statekit.optional_packages import check_installed
 from statekit.shown import shown, shown_error
 from statekit.sinks.lake.iceberg_files import (
     file_name,
@@ -23,7 +24,7 @@ from statekit.sinks.lake.iceberg_files import (
     with_field_ids,
     write_data_file,
 )
-from statekit.sinks.lake.lake_columns import WriteMode, Writing, need_package
+from statekit.sinks.lake.lake_columns import WriteMode, Writing
 from statekit.sinks.lake.lake_sink import LakeSink
 from statekit.sinks.protocol.sink import Outputs, Part, Receipt
 
@@ -172,7 +173,7 @@ def iceberg(
     >>> iceberg("shop.orders", warehouse="/data/warehouse").table
     'shop.orders'
     """
-    need_package("sinks.iceberg", "pyiceberg", "iceberg")
+    check_installed("sinks.iceberg", "pyiceberg", "iceberg")
     if "." not in table or not all(table.split(".")):
         raise StateTypeError(
             f"sinks.iceberg({shown(table, 100)}): give namespace and name, such as 'shop.orders'"

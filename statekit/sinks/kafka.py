@@ -287,7 +287,8 @@ def kafka(
         retry_seconds: how long requests and deliveries are retried while no broker answers.
 
     Raises:
-        StateTypeError: confluent-kafka is not installed, or an option is not valid.
+        StatekitError: confluent-kafka is not installed.
+        StateTypeError: an option is not valid.
 
     >>> kafka("localhost:9092", "totals", key="customer", options={"compression.type": "lz4"})
     KafkaSink(cluster=KafkaServers('localhost:9092', options of compression.type), topic='totals', \

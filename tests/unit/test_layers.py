@@ -20,6 +20,7 @@ RANKS = [
     "printable",
     "errors",
     "shown",
+    "optional_packages",
     "foreign",
     "number_faults",
     "byte_size",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import pyarrow as pa
 
-from statekit.errors import ProcessError, StatekitError, StateSchemaError, StateTypeError
+from statekit.errors import ProcessError, StateSchemaError, StateTypeError
 from statekit.records.arrow_sort import row_numbers
 from statekit.records.nested_types import parts_of, with_parts
 from statekit.shown import shown
@@ -125,19 +124,6 @@ class Writing:
         numbered = present.append_column(_NUMBER, row_numbers(rows.num_rows))
         kept = numbered.join(wanted, names, join_type="left anti")
         return rows.take(kept.column(_NUMBER).combine_chunks().sort())
-
-
-def need_package(sink: str, package: str, extra: str) -> None:
-    """Check that the package of a sink is installed.
-
-    Raises:
-        StatekitError: it is not.
-    """
-    if importlib.util.find_spec(package) is None:
-        raise StatekitError(
-            f"{sink} needs the package {package}, which is not installed: pip install "
-            f"'statekit[{extra}]'. Nothing was written"
-        )
 
 
 def with_types(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.connectors.schema_registry import SchemaRegistry
-from statekit.errors import CALL_FAILURES, ProcessError, StateTypeError, is_users
+from statekit.errors import CALL_FAILURES, ProcessError, is_users
+from statekit.optional_packages import imported
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.sources.decoding.decoder import BadRecord, Decoded, misfit_text, offset_text
@@ -96,7 +97,7 @@ def check_avro_is_installed() -> None:
     """Check that Avro can be read.
 
     Raises:
-        StateTypeError: fastavro is not installed.
+        StatekitError: fastavro is not installed.
     """
     _fastavro()
 
@@ -113,10 +114,4 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _fastavro() -> Any:
-    try:
-        import fastavro
-    except ImportError as error:
-        raise StateTypeError(
-            "Avro needs the package fastavro: pip install 'statekit[avro]'"
-        ) from error
-    return fastavro
+    return imported("fastavro", "Avro", "fastavro", "avro")

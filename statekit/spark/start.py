@@ -171,6 +171,13 @@ def _check_end(options: StartOptions, *, is_streaming: bool, reads_sources: bool
             "epoch_size= is for sources: options of Spark limit the micro-batches of frames, such "
             "as maxFilesPerTrigger"
         )
+    unknown = options.spark_trigger.keys() - {"processingTime", "availableNow", "once"}
+    if reads_sources and unknown:
+        raise StateTypeError(
+            f"trigger={shown(options.trigger)}: sources are read epoch by epoch, and have no "
+            f"trigger {shown(min(unknown))}: give {{'processingTime': '1 second'}} or "
+            "{'availableNow': True}"
+        )
     if options.heartbeat is not None and not is_streaming:
         raise StateTypeError("heartbeat= needs a stream that continues: these frames are static")
     if options.drain and is_streaming and not options.spark_trigger.get("availableNow"):

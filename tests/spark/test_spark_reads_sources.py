@@ -190,3 +190,14 @@ def test_a_source_and_a_streaming_frame_are_not_mixed(
     frame = runs.stream("more", "customer string, cents long")
     with pytest.raises(sk.StateTypeError, match="inputs\\['more'\\] is a streaming frame"):
         start(runs, job, inputs={"more": frame})
+
+
+@pytest.mark.parametrize("trigger", [{"continuous": "1 second"}, {"processing_time": "1 second"}])
+def test_triggers_that_sources_do_not_have_are_refused(
+    runs: Runs, log: LogSource, tmp_path: Path, trigger: dict[str, str]
+) -> None:
+    log.append("a", ORDERS)
+    with pytest.raises(sk.StateTypeError, match=f"no trigger '{min(trigger)}'.*'1 second'"):
+        start(runs, job_of(log, tmp_path / "out"), trigger=trigger)
+    assert Repository(runs.checkpoint).latest_epoch() is None
+    assert log.calls == []

@@ -100,8 +100,8 @@ class SourceQuery(Query):
             if_failed.callback(self._inputs.close)
             self._inputs.open(coordinator.last, coordinator.epoch, reads_here=False)
             self._frames = SourceFrames(spark, coordinator.job, self._inputs, frames)
+            loop = EpochLoop(coordinator, self._inputs, self._run_epoch, self._pace)
             if_failed.pop_all()  # the loop closes them
-        loop = EpochLoop(coordinator, self._inputs, self._run_epoch, self._pace)
         if not self._inputs.has_streams:
             self._run_loop(loop)
             self.await_termination()

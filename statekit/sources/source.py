@@ -98,7 +98,10 @@ class Source(ABC):
         return ColumnDecoder(records, name)
 
     def lag(self, offsets: Offsets) -> int | None:
-        """Return how many records are after these offsets; None if that is not known."""
+        """Return how many records are after these offsets; None if that is not known.
+
+        It is called once a second, between two epochs: a source that counts records needs a limit.
+        """
         return None
 
     def close(self) -> None:  # noqa: B027 - not every source needs it

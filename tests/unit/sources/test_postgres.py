@@ -144,6 +144,23 @@ def test_a_static_source_ends_with_the_rows_that_were_there_at_the_start(
     static.close()
 
 
+def test_the_rows_that_are_visible_and_not_read_are_counted_up_to_a_limit(
+    orders: PostgresSchema,
+) -> None:
+    put(orders, ORDERS)
+    orders.rows("ALTER TABLE orders ADD at timestamptz DEFAULT '2026-01-31 06:00+00'")
+    orders.rows("UPDATE orders SET at = NULL WHERE id = 12")
+    by_id, by_time = source(orders), source(orders, by=("at", "id"))
+    assert [by_id.lag({"all": after}) for after in (None, 5, 12)] == [12, 7, 0]
+    assert by_time.lag({"all": ["2026-01-31 06:00:00+00", 5]}) == 6, "row 12 is not read"
+    orders.rows("INSERT INTO orders (cents) SELECT n FROM generate_series(1, 10000) n")
+    assert by_id.lag({"all": 11}) == by_id.lag({"all": 12}) == 10_000
+    assert by_id.lag({"all": 13}) == 9_999
+    assert source(orders, static=True).lag({"all": 5}) is None, "new rows are not read"
+    for each in (by_id, by_time):
+        each.close()
+
+
 def test_a_pickled_copy_reads(orders: PostgresSchema) -> None:
     put(orders, ORDERS[:2])
     opened = source(orders)
@@ -185,6 +202,7 @@ def test_a_row_that_is_committed_after_a_larger_one_is_not_left_out(
         put(orders, [Order("fast", 2)])
         start = waiting.earliest()
         assert waiting.latest(start, 10, 0.0) == start, "row 1 is not visible yet"
+        assert waiting.lag(start) == 1
         put(orders, [Order("later", 3)])
         slow.commit()
     end = waiting.latest(start, 10, 30.0)

@@ -35,6 +35,7 @@ from statekit.checkpoint.paths import TMP
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.printable import printable
+from statekit.secret_options import is_secret
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -621,7 +622,6 @@ _NO_BUCKET = re.compile(r"(bucket|container) does not exist|NoSuchBucket|Contain
 _ADDRESS_QUERY = re.compile(r"(://\S*?)\?\S*")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _USER_INFO = re.compile(r"://[^/\s@]*@")
-_SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|SAS|CREDENTIAL")
 _SECRET_LENGTH_MIN = 6
 
 
@@ -678,6 +678,6 @@ def without_credentials(line: str) -> str:
     """
     line = _USER_INFO.sub("://…@", _ADDRESS_QUERY.sub(r"\1?…", line))
     for name, value in os.environ.items():
-        if _SECRET_NAME.search(name) and len(value) >= _SECRET_LENGTH_MIN:
+        if is_secret(name) and len(value) >= _SECRET_LENGTH_MIN:
             line = line.replace(value, "…")
     return printable(line)

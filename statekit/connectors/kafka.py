@@ -13,6 +13,7 @@ from statekit.connectors.growing_pauses import GrowingPauses
 from statekit.errors import ConnectorError, FencedError, StateTypeError
 from statekit.number_faults import number_fault
 from statekit.optional_packages import imported
+from statekit.secret_options import without_secrets
 from statekit.shown import shown
 
 if TYPE_CHECKING:
@@ -41,9 +42,6 @@ _OWNED = {
     "isolation.level": "pass isolation= to the source",
 }
 """Properties that statekit sets itself, and what to do instead."""
-
-_SECRETS = ("password", "secret", "key.pem", "certificate.pem", "oauthbearer.config", "token")
-"""Parts of the names of properties whose values are never shown."""
 
 _REQUEST_S_MAX = 10.0
 """The longest time limit of one request, in seconds."""
@@ -162,8 +160,8 @@ class KafkaServers:
             return make(config, logger=_log)
         except _library().KafkaException as error:
             raise StateTypeError(
-                f"options= are not valid: {self.without_secrets(_code(error).str())}. Nothing was "
-                "sent to Kafka: see the properties of librdkafka"
+                f"options= are not valid: {without_secrets(_code(error).str(), self.options)}. "
+                "Nothing was sent to Kafka: see the properties of librdkafka"
             ) from None
 
     def partitions(self, topic: str) -> int | None:
@@ -323,7 +321,7 @@ class KafkaServers:
         Parameters:
             doing: what failed, such as "write to topic 'totals'".
         """
-        reason = self.without_secrets(f"{error.str()} ({error.name()})")
+        reason = without_secrets(f"{error.str()} ({error.name()})", self.options)
         if error.code() in _fenced():
             raise FencedError(
                 f"cannot {doing} of Kafka at {self.servers}: {reason}. Another run of this job has "
@@ -335,13 +333,6 @@ class KafkaServers:
             f"committed, and it runs again under the same number: {_advice(error)}, then start "
             "the job again"
         ) from None
-
-    def without_secrets(self, text: str) -> str:
-        """Return a text without the values of secret options."""
-        for name, value in self.options.items():
-            if any(part in name for part in _SECRETS) and str(value):
-                text = text.replace(str(value), "***")
-        return text
 
     def transactions(self) -> dict[str, Option]:
         """Return the time limit of transactions as properties: one outlasts its deliveries."""

@@ -11,7 +11,7 @@ from statekit.job.plan import Input
 from statekit.number_faults import int_fault
 from statekit.records.union import Records
 from statekit.shown import shown
-from statekit.sources.source import Source
+from statekit.sources.spark import AnySource, SparkSource
 from statekit.timestamp import duration_to_micros
 
 
@@ -24,7 +24,7 @@ class InputArguments(TypedDict, total=False):
 
 
 def input_of(
-    name: str, records: Records, source: Source | None, where: str, options: InputArguments
+    name: str, records: Records, source: AnySource | None, where: str, options: InputArguments
 ) -> Input:
     """Return an input with its options.
 
@@ -52,6 +52,12 @@ def input_of(
     if on_error != "fail" and len(records.members) > 1:
         raise StateTypeError(
             f"{where}: on_error={on_error!r} is for records of one type: declare a source for each"
+        )
+    if on_error != "fail" and isinstance(source, SparkSource):
+        raise StateTypeError(
+            f"{where}: on_error={on_error!r} is for sources that statekit reads, and Spark decides "
+            'about rows that it cannot read: use an option of the format, such as "mode" of JSON, '
+            "and leave out on_error="
         )
     idle_us = _idle_after_us(options.get("idle_after"), where)
     return Input(name, records, idle_us, source, on_error, max_errors)

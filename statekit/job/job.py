@@ -23,6 +23,7 @@ from statekit.records.union import records_of
 from statekit.sinks.protocol.sink import Sink
 from statekit.sources.decoding.decoder import BadRecord
 from statekit.sources.source import Source
+from statekit.sources.spark import AnySource
 from statekit.working_copy.copies import WorkingCopies
 
 T = TypeVar("T")
@@ -83,7 +84,7 @@ class Job(Plan):
         self,
         name: str,
         record_type: type[T],
-        source: Source | None = None,
+        source: AnySource | None = None,
         /,
         **options: Unpack[InputArguments],
     ) -> Stream[T]: ...
@@ -111,8 +112,9 @@ class Job(Plan):
         `union` them.
 
         Parameters:
-            source: such as `sources.json_lines(path)`, after the type. Without it, each run says
-                where the records come from, by `inputs=`.
+            source: such as `sources.json_lines(path)`, after the type, or `sources.spark(format)`
+                for a job that runs on Spark alone. Without it, each run says where the records come
+                from, by `inputs=`.
             idle_after: an input without records for so long, in processing time, no longer holds
                 back the event time of operators that have other inputs; a timedelta or a text such
                 as "5 minutes". The decision is made when an epoch begins and is the same in a
@@ -127,7 +129,7 @@ class Job(Plan):
                 option is not valid.
         """
         where = f"job {self.name!r}, source {name!r}"
-        source = others[0] if len(others) == 1 and isinstance(others[0], Source | None) else None
+        source = others[0] if len(others) == 1 and isinstance(others[0], AnySource | None) else None
         types = [other for other in others if other is not None and other is not source]
         records = records_of(record_type, *types, where=where)
         declared = input_of(self.free_name("source", name), records, source, where, options)
@@ -295,7 +297,7 @@ class Job(Plan):
             inputs: per source of the job, a frame or a source such as `sources.parquet(path)`; it
                 goes before that of the job. Static frames and sources of tables are read
                 completely in the first epoch, before all streams. Sources and streaming frames are
-                not mixed.
+                not mixed. Sources that Spark reads, `sources.spark(format)`, count as frames.
             outputs: a target per sink of the job that has none: `sinks.parquet(path)`,
                 `sinks.writer(format)`, or a function `(df, epoch)`. It goes before that of the job.
             checkpoint: a directory or object store URL; Spark's own part is in `spark/` below it.
@@ -340,7 +342,8 @@ class Job(Plan):
             A `statekit.spark.Query`.
 
         Raises:
-            StateTypeError: inputs or outputs are not the job's.
+            StateTypeError: inputs or outputs are not the job's, or Spark has no such format.
+            ConnectorError: Spark cannot open a source.
             ProcessError: a column is missing, or cannot be read as its field.
             RestoreError: the checkpoint cannot be continued.
             StatekitError: the start failed for another reason; the class says which.

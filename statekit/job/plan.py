@@ -21,7 +21,7 @@ from statekit.records.output_type import OutputType
 from statekit.records.output_union import AnyOutput, OutputUnion
 from statekit.records.union import Records
 from statekit.sinks.protocol.frame_sinks import Target
-from statekit.sources.source import Source
+from statekit.sources.spark import AnySource
 from statekit.state.base import StateSpec
 from statekit.stored_types import state_text
 from statekit.watermark import BEGINNING
@@ -49,7 +49,7 @@ class Input:
     name: str
     record_type: Records
     idle_after_us: int | None = None
-    source: Source | None = None
+    source: AnySource | None = None
     on_error: OnError = "fail"
     max_errors: int | None = None
     errors_of: str | None = None

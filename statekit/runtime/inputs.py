@@ -24,6 +24,7 @@ from statekit.job.plan import Input, Plan
 from statekit.shown import shown, shown_error
 from statekit.sources.decoding.decoder import BadRecord, Decoded
 from statekit.sources.source import Offset, Source
+from statekit.sources.spark import SparkSource
 
 WITHOUT_LIMIT = 1 << 62
 """The number of records of an epoch that reads all of them."""
@@ -289,10 +290,16 @@ def local_input(name: str, origin: object) -> RunInput:
     """Return an input of a run in this process.
 
     Raises:
-        StateTypeError: it is no source and no iterable.
+        StateTypeError: it is no source and no iterable, or Spark reads it.
     """
     if isinstance(origin, Source):
         return SourceInput(name, origin)
+    if isinstance(origin, SparkSource):
+        raise StateTypeError(
+            f"source {name!r} is {origin}, which Spark reads, and this run has no Spark: run the "
+            f"job with job.start(spark, …), or give inputs={{{name!r}: …}} an iterable or another "
+            "source, such as sources.parquet(path)"
+        )
     if not isinstance(origin, Iterable):
         raise StateTypeError(
             f"inputs[{name!r}] is {shown(origin)}: give an iterable of records, or a source"

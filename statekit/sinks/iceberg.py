@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ from statekit.checkpoint.store import Store
 from statekit.checkpoint.store_url import local_path
 from statekit.errors import ConnectorError, StatekitError, StateTypeError
 from statekit.optional_packages import check_installed
+from statekit.secret_options import without_secrets
 from statekit.shown import shown, shown_error
 from statekit.sinks.lake.iceberg_files import (
     file_name,
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from statekit.sinks.lake.iceberg_log import IcebergLog
-
-_SECRET = re.compile(r"secret|token|password|credential|key", re.IGNORECASE)
 
 _STORE_PROPERTIES = {"AWS_ENDPOINT_URL": "s3.endpoint", "AWS_REGION": "s3.region"}
 """Variables of the environment that checkpoints use, and the properties of a catalog for them."""
@@ -133,10 +131,7 @@ class Iceberg(LakeSink):
         """Return an error of pyiceberg in one line, without credentials."""
         text = " ".join(shown_error(error).partition("\n")[0].split())
         properties = {} if isinstance(self.catalog, str) else self.catalog
-        for name, value in properties.items():
-            if _SECRET.search(name) and value:
-                text = text.replace(value, "…")
-        return without_credentials(text)
+        return without_credentials(without_secrets(text, properties))
 
 
 def iceberg(

@@ -1,7 +1,7 @@
 """Sources: the origins of a job's records.
 
-A `Source` yields Arrow batches by offsets, in any runtime. May import `records`, `connectors`,
-`checkpoint` and what they may import.
+A `Source` yields Arrow batches by offsets, in any runtime. Spark reads a `SparkSource`. May import
+`records`, `connectors`, `checkpoint` and what they may import.
 """
 
 from statekit.sources.decoding.decoder import BadRecord
@@ -12,6 +12,7 @@ from statekit.sources.postgres import PostgresSource, postgres
 from statekit.sources.rate import RateSource, rate
 from statekit.sources.socket_lines import SocketSource, socket
 from statekit.sources.source import Offset, Offsets, Source
+from statekit.sources.spark import SparkSource, spark
 
 __all__ = [
     "BadRecord",
@@ -24,6 +25,7 @@ __all__ = [
     "RateSource",
     "SocketSource",
     "Source",
+    "SparkSource",
     "arrow",
     "csv",
     "files",
@@ -33,4 +35,5 @@ __all__ = [
     "postgres",
     "rate",
     "socket",
+    "spark",
 ]

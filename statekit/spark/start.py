@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statekit.backend.rocksdb_options import check_options
 from statekit.checkpoint.repository import Repository
-from statekit.errors import FencedError, ProcessError, RestoreError, StateTypeError
+from statekit.errors import FencedError, ProcessError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.options import StartArguments, StartOptions
 from statekit.keygroup import DEFAULT_GROUPS
@@ -27,9 +27,10 @@ from statekit.sources.source import Source
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.frames.plan import FirstInput, check_input
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
+from statekit.spark.opened_sources import with_frames
 from statekit.spark.query import RUNNING, Query
 from statekit.spark.session import use_this_python, warm_workers
-from statekit.spark.source_query import SourceQuery, own_session
+from statekit.spark.source_query import FrameInput, SourceQuery, own_session
 from statekit.spark.worker.pickling import check_sendable
 from statekit.spark.worker.shards import output_schema
 
@@ -63,11 +64,12 @@ def start_query(
         first_inputs: per operator, rows that it processes in the first epoch before all others:
             initial state of a processor written for Spark.
     """
-    origins = job.origins(inputs)
-    check_classic(spark, origins)
+    given = job.origins(inputs)
+    check_classic(spark, given)
     check_options(options.rocksdb, options.keep_copies)
     sinks = {name: _target(name, output) for name, output in job.targets(outputs or {}).items()}
-    job.check_names(origins, sinks)
+    job.check_names(given, sinks)
+    origins = with_frames(job, spark, given)
     sources = {name: of for name, of in origins.items() if isinstance(of, Source)}
     frames: dict[str, DataFrame] = _checked_frames(origins, sources)
     _check_outputs(job, sinks)
@@ -122,9 +124,9 @@ def _is_streaming(frames: Mapping[str, DataFrame], sources: Mapping[str, Source]
     if sources and True in kinds:
         streaming = next(name for name, df in frames.items() if df.isStreaming)
         raise StateTypeError(
-            f"inputs[{streaming!r}] is a streaming frame, and {min(sources)!r} reads a source: "
-            "Spark decides how far it reads the first, and statekit the second. Read both as "
-            "sources, or both as frames"
+            f"input {streaming!r} is a streaming frame, and {min(sources)!r} reads a source of "
+            "statekit: Spark decides how far it reads the first, and statekit the second. Let both "
+            "be sources of statekit, or both be frames or sources.spark(…)"
         )
     return True in kinds or not all(source.is_bounded for source in sources.values())
 
@@ -137,11 +139,7 @@ def _check_read_by_spark(coordinator: Coordinator, frames: Mapping[str, DataFram
     """
     offsets = {} if coordinator.last is None else coordinator.last.offsets
     for name in frames:
-        if isinstance(offsets.get(name), dict):
-            raise RestoreError(
-                f"input {name!r} was read from a source, at {shown(offsets[name])}, and now it is "
-                "a frame: leave it out of inputs=, or start with a new checkpoint"
-            )
+        FrameInput(name).start(offsets.get(name))
 
 
 def _opened(
@@ -229,7 +227,7 @@ def _checked_frames(
             )
         twice = sorted({column for column in df.columns if df.columns.count(column) > 1})
         if twice:
-            raise ProcessError(f"inputs[{name!r}] has columns of the same name: rename {twice}")
+            raise ProcessError(f"input {name!r} has columns of the same name: rename {twice}")
         frames[name] = df
     return frames
 

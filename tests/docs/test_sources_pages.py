@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
 
 import statekit as sk
+from tests.support import sinks
 from tests.support.places import DOCS
+from tests.unit.sources.test_protocol import Rate as Discount
+from tests.unit.sources.test_protocol import discounted
 
 
 def examples(page: str) -> list[str]:
@@ -38,7 +44,7 @@ class Rate(NamedTuple):
 
 
 def test_the_examples_about_sources_run(tmp_path: Path) -> None:
-    ticks, errors, numbers = examples("sources.md")
+    ticks, errors, _, numbers = examples("sources.md")
     _, (counts,) = run(ticks, place=tmp_path)
     assert counts[0][1] == 1
     job = sk.Job("page")
@@ -48,6 +54,21 @@ def test_the_examples_about_sources_run(tmp_path: Path) -> None:
     source = names["Numbers"]()
     (batch,) = source.read("all", None, source.latest(source.earliest(), 3, 0.0)["all"])
     assert batch.column("number").to_pylist() == [0, 1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_example_about_formats_of_spark_runs(spark: SparkSession, tmp_path: Path) -> None:
+    _, _, formats, _ = examples("sources.md")
+    for name in ("orders", "rates"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "orders" / "a.json").write_text('{"customer": "ada", "cents": 500}\n')
+    rates = pa.table({"customer": ["ada"], "percent": [50]})
+    pq.write_table(rates, tmp_path / "rates" / "a.parquet")
+    named = {"Order": sinks.Order, "Rate": Discount, "discounted": discounted}
+    run(formats, place=tmp_path, spark=spark, **named)
+    (spent,) = (tmp_path / "spent").glob("*.parquet")
+    assert pq.read_table(spent).to_pylist() == [{"customer": "ada", "cents": 250}]
 
 
 def test_the_examples_about_files_run(tmp_path: Path) -> None:

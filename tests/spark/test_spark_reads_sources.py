@@ -188,7 +188,7 @@ def test_a_source_and_a_streaming_frame_are_not_mixed(
         "other", sk.sinks.parquet(tmp_path / "other")
     )
     frame = runs.stream("more", "customer string, cents long")
-    with pytest.raises(sk.StateTypeError, match="inputs\\['more'\\] is a streaming frame"):
+    with pytest.raises(sk.StateTypeError, match="input 'more' is a streaming frame"):
         start(runs, job, inputs={"more": frame})
 
 

@@ -18,6 +18,7 @@ RANKS = [
     "names",
     "closing",
     "printable",
+    "secret_options",
     "errors",
     "shown",
     "optional_packages",

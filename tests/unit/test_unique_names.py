@@ -9,9 +9,9 @@ from tests.support.places import ROOT
 
 PACKAGE = ROOT / "statekit"
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-BOTH_PUBLIC = {"session", "csv", "json_lines", "kafka", "parquet", "postgres"}
-"""Windows of `sk.session` and `statekit.spark.session`, `sk.sources.csv` and `sk.sinks.csv`: users
-know each by the module it is in.
+BOTH_PUBLIC = {"session", "csv", "json_lines", "kafka", "parquet", "postgres", "spark"}
+"""Windows of `sk.session` and `statekit.spark.session`, `sk.sources.csv` and `sk.sinks.csv`,
+`sk.sources.spark` and a fixture: users know each by the module it is in.
 """
 
 

@@ -49,13 +49,13 @@ def check_input(df: DataFrame, source: Input, job: Job) -> None:
 
     Raises:
         ProcessError: a column is missing, cannot be read as its field, or cannot be a key.
-        StateTypeError: the source has records of several types.
+        StateTypeError: the source has records of several types, or a stream of bad records.
     """
-    record_type, *others = source.record_type.members
-    if others:
+    record_type = check_one_type(source)
+    if job.errors_of(source.name) is not None:
         raise StateTypeError(
-            f"source {source.name!r} has {source.record_type.name}, and the rows of a frame are of "
-            "one type: declare a source for each of them, and join them with union()"
+            f"input {source.name!r} is a frame, which has no stream of bad records: let a source "
+            'of statekit read it, or leave out on_error="collect"'
         )
     _check_case(record_type, df, source.name)
     try:
@@ -65,6 +65,21 @@ def check_input(df: DataFrame, source: Input, job: Job) -> None:
     except ProcessError as error:
         error.add_note(f"while looking at the input {source.name!r}")
         raise
+
+
+def check_one_type(source: Input) -> RecordType:
+    """Return the type of the records of a source, which Spark reads as the rows of a frame.
+
+    Raises:
+        StateTypeError: they are of several types.
+    """
+    record_type, *others = source.record_type.members
+    if others:
+        raise StateTypeError(
+            f"source {source.name!r} has {source.record_type.name}, and the rows of a frame are of "
+            "one type: declare a source for each of them, and join them with union()"
+        )
+    return record_type
 
 
 def _check_case(record_type: RecordType, df: DataFrame, source: str) -> None:
@@ -80,13 +95,13 @@ def _check_case(record_type: RecordType, df: DataFrame, source: str) -> None:
         others = [column for column in alike if column != name]
         if others and name not in df.columns:
             raise ProcessError(
-                f"inputs[{source!r}] has no column {name!r} for the field of {record_type.name}, "
+                f"input {source!r} has no column {name!r} for the field of {record_type.name}, "
                 f"and a column {others[0]!r}: names differ if their case does, so rename the "
                 f"column with withColumnRenamed({others[0]!r}, {name!r})"
             )
         if others and df.sparkSession.conf.get("spark.sql.caseSensitive") != "true":
             raise ProcessError(
-                f"inputs[{source!r}] has the columns {name!r} and {others[0]!r}, which are one "
+                f"input {source!r} has the columns {name!r} and {others[0]!r}, which are one "
                 "name to Spark: rename or drop one of them"
             )
 

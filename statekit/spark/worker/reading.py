@@ -87,7 +87,7 @@ def _made(read: Pickled[Input]) -> tuple[Decoder, AnyOutput]:
 
 
 def _source_of(declared: Input) -> Source:
-    assert declared.source is not None, "the driver gives it"
+    assert isinstance(declared.source, Source), "the driver gives it"
     return declared.source
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -26,6 +26,9 @@ _UNTYPED = frozenset({"csv", "json", "xml"})
 
 _STREAMED_BY_SCHEMA = _UNTYPED | {"avro", "orc", "parquet"}
 """Formats of which Spark reads streams only with a schema."""
+
+_STREAM_FAILED = "terminated with exception: "
+"""The text in errors of a stream before that of the cause."""
 
 _NO_FORMAT = re.compile(r"DATA_SOURCE_NOT_(FOUND|ENABLED)|(ClassNotFound|NoClassDefFound)")
 
@@ -71,12 +74,8 @@ def _schema_of_records(declared: Input, source: SparkSource) -> StructType | Non
 
 
 def _refusal(name: str, source: SparkSource, error: Exception) -> StatekitError:
-    """Return the error for one of Spark, without the values of secret options."""
-    text = str(error)
-    if isinstance(error, Py4JJavaError):
-        text = str(error.java_exception.getMessage() or error.java_exception)
-    line = next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
-    reason = without_credentials(without_secrets(line, source.options))
+    """Return the error for a source that Spark refuses to open."""
+    reason = _reason(error, [source])
     if _NO_FORMAT.search(str(error)):
         return StateTypeError(
             f"source {name!r}: Spark has no format {source.format!r}: {reason}. Nothing was read: "
@@ -87,3 +86,29 @@ def _refusal(name: str, source: SparkSource, error: Exception) -> StatekitError:
         f"source {name!r}: Spark cannot open {source}: {reason}. Nothing was read: correct its "
         "format, options=, schema= or streaming=, then start the job again"
     )
+
+
+def reading_error(sources: Mapping[str, SparkSource], error: Exception) -> ConnectorError:
+    """Return the error for a stream of Spark that failed outside of an epoch: where it finds what
+    to read.
+
+    Parameters:
+        sources: all that Spark reads, by input.
+    """
+    named = " or ".join(f"source {name!r}, {source}" for name, source in sources.items())
+    return ConnectorError(
+        f"Spark cannot read {named}: {_reason(error, sources.values())}. Nothing of this epoch is "
+        "committed: correct options= or what the source reads, then start the job again"
+    )
+
+
+def _reason(error: Exception, sources: Iterable[SparkSource]) -> str:
+    """Return the first line of an error of Spark, without the values of secret options."""
+    text = str(error)
+    if isinstance(error, Py4JJavaError):
+        text = str(error.java_exception.getMessage() or error.java_exception)
+    text = text.rpartition(_STREAM_FAILED)[2]
+    line = next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
+    for source in sources:
+        line = without_secrets(line, source.options)
+    return without_credentials(line)

@@ -28,10 +28,12 @@ from statekit.job.progress import Progress
 from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.idle_epochs import IdleEpochs
+from statekit.sources.spark import SparkSource
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
 from statekit.spark.frames.shared_reads import merged, split
 from statekit.spark.offsets import sparks_part
+from statekit.spark.opened_sources import reading_error
 from statekit.timestamp import instant
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Query:
     Attributes:
         query: Spark's `StreamingQuery`; None for a bounded run, which has ended.
         progress: metrics of the last epochs, oldest first.
+        spark_sources: the sources of the job that Spark reads, by input.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Query:
     ) -> None:
         self.query: StreamingQuery | None = None
         self.progress: deque[Progress] = deque(maxlen=_MOST_PROGRESS)
+        self.spark_sources: Mapping[str, SparkSource] = {}
         self._coordinator = coordinator
         self._runner = runner
         self._options = options
@@ -133,14 +137,17 @@ class Query:
             has_ended = self._stream.awaitTermination(timeout) is not False
         except PySparkException as error:
             self._close()
-            raise self._failure() or translated(error) from error
+            failed = self._failure() or self._outside_of_epochs(error)
+            raise failed from failed.__cause__
         if has_ended and self._idle is not None:
             self._idle.join(timeout_s)
             has_ended = not self._idle.is_alive()
         if has_ended:
             self._close()
-        if has_ended and (cause := self._failure() or self._stream.exception()) is not None:
-            raise translated(cause)
+        if has_ended and (cause := self._failure()) is not None:
+            raise cause
+        if has_ended and (ended_with := self._stream.exception()) is not None:
+            raise self._outside_of_epochs(ended_with)
         return has_ended
 
     def stop(self) -> None:
@@ -329,6 +336,13 @@ class Query:
     def _failure(self) -> BaseException | None:
         """Return the first error of an epoch. Later errors are consequences of ending the query."""
         return None if self._first_error is None else translated(self._first_error)
+
+    def _outside_of_epochs(self, error: Exception) -> BaseException:
+        """Return the error for one of Spark's query that no epoch has raised."""
+        typed = translated(error)
+        if typed is error and self.spark_sources:
+            return reading_error(self.spark_sources, error)
+        return typed
 
     def _fail(self, error: BaseException) -> None:
         self._first_error = self._first_error or error

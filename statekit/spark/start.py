@@ -24,6 +24,7 @@ from statekit.shown import shown
 from statekit.sinks.protocol.frame_sinks import Callback, FrameSink, Target, guarantees_of
 from statekit.sinks.protocol.sink import Sink
 from statekit.sources.source import Source
+from statekit.sources.spark import SparkSource
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.frames.plan import FirstInput, check_input
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
@@ -104,6 +105,9 @@ def start_query(
         if is_streaming:
             check_sparks_part(coordinator)
         query = Query(coordinator, runner, options, endpoint)
+        query.spark_sources = {
+            name: of for name, of in given.items() if isinstance(of, SparkSource)
+        }
         if is_streaming:
             streams = {name: df for name, df in frames.items() if df.isStreaming}
             static = {name: df for name, df in frames.items() if not df.isStreaming}

@@ -163,6 +163,18 @@ def test_options_that_spark_refuses_are_an_error_before_the_first_record(
     assert not os.path.exists(runs.checkpoint)
 
 
+def test_an_option_that_spark_checks_when_it_reads_is_an_error_that_names_the_source(
+    runs: Runs, tmp_path: Path
+) -> None:
+    write_json(tmp_path / "orders", "a.json", ORDERS)
+    options: Any = {"path": tmp_path / "orders", "maxFilesPerTrigger": "few"}
+    source = sk.sources.spark("json", options=options)
+    with pytest.raises(sk.ConnectorError, match="Spark cannot read source 'orders', ") as refused:
+        start(runs, job_of(source, tmp_path / "out"))
+    assert "Invalid value 'few' for option 'maxFilesPerTrigger'" in str(refused.value)
+    assert Repository(runs.checkpoint).latest_epoch() is None
+
+
 def test_no_text_has_the_value_of_a_secret_option(runs: Runs, tmp_path: Path) -> None:
     options: dict[str, Any] = {"host": "127.0.0.1", "port": PASSWORD, "dbPassword": PASSWORD}
     source = sk.sources.spark("socket", options=options)

@@ -30,7 +30,7 @@ _STREAMED_BY_SCHEMA = _UNTYPED | {"avro", "orc", "parquet"}
 _STREAM_FAILED = "terminated with exception: "
 """The text in errors of a stream before that of the cause."""
 
-_NO_FORMAT = re.compile(r"DATA_SOURCE_NOT_(FOUND|ENABLED)|(ClassNotFound|NoClassDefFound)")
+_NO_FORMAT = re.compile(r"DATA_SOURCE_NOT_(FOUND|ENABLED)|ClassNotFound|NoClassDefFound")
 
 
 def with_frames(job: Job, spark: SparkSession, origins: Mapping[str, object]) -> dict[str, object]:
@@ -78,9 +78,9 @@ def _refusal(name: str, source: SparkSource, error: Exception) -> StatekitError:
     reason = _reason(error, [source])
     if _NO_FORMAT.search(str(error)):
         return StateTypeError(
-            f"source {name!r}: Spark has no format {source.format!r}: {reason}. Nothing was read: "
-            "correct the name, or give Spark the package of the format, as with "
-            "spark.jars.packages, then start the job again"
+            f"source {name!r}: Spark does not find the format {source.format!r}, or a class that "
+            f"it needs: {reason}. Nothing was read: correct the name, or give Spark the package of "
+            "the format, as with spark.jars.packages, then start the job again"
         )
     return ConnectorError(
         f"source {name!r}: Spark cannot open {source}: {reason}. Nothing was read: correct its "

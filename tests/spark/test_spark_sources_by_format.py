@@ -139,7 +139,7 @@ def test_a_format_that_spark_does_not_have_is_refused(
     runs: Runs, tmp_path: Path, name: str
 ) -> None:
     job = job_of(sk.sources.spark(name), tmp_path / "out")
-    with pytest.raises(sk.StateTypeError, match=f"'orders': Spark has no format '{name}': .*jars"):
+    with pytest.raises(sk.StateTypeError, match=f"does not find the format '{name}', .*jars"):
         start(runs, job)
     assert not os.path.exists(runs.checkpoint)
 

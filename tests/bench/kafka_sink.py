@@ -21,6 +21,7 @@ from confluent_kafka import Producer
 import statekit as sk
 from statekit.connectors.kafka_headers import ORIGIN, origin_prefix
 from statekit.sinks import Attempt, Outputs, Part
+from tests.bench.lean_heap import lean_heap
 from tests.bench.report import Arm, Row, times_as_fast
 from tests.support.kafka_broker import KafkaBroker, memory_broker
 
@@ -92,9 +93,10 @@ def sunk(
 
 
 def _cpu_s(run: Callable[[], None]) -> float:
-    begun = time.process_time()
-    run()
-    return time.process_time() - begun
+    with lean_heap():
+        begun = time.process_time()
+        run()
+        return time.process_time() - begun
 
 
 def rates() -> list[Row]:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 import statekit as sk
 from statekit.sinks import Attempt, Outputs, Part, Postgres
+from tests.bench.lean_heap import lean_heap
 from tests.bench.peers.environments import NotAvailable
 from tests.bench.report import Arm, Row, times_as_fast
 from tests.support.postgres import PostgresServer
@@ -119,9 +120,10 @@ def _batches() -> list[pa.RecordBatch]:
 
 def _measured(server: PostgresServer, rows: int, write: Callable[[], object]) -> Spent:
     before = _cpu_s(server)
-    cpu_s, wall_s = time.process_time(), time.perf_counter()
-    write()
-    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    with lean_heap():
+        cpu_s, wall_s = time.process_time(), time.perf_counter()
+        write()
+        wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     return Spent(wall_s / rows, cpu_s / rows, max(0.0, _cpu_s(server) - before) / rows)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.bench.kafka_job import KEYS, LOOP, check, peer, throughput
+from tests.bench.lean_heap import lean_heap
 from tests.bench.peers.environments import NotAvailable
 from tests.bench.peers.versus import Contender
 from tests.support.kafka_broker import memory_broker
@@ -48,3 +50,11 @@ def test_the_last_count_of_each_key_is_compared(
         else:
             with pytest.raises(NotAvailable, match=f"{len(values)} answers to {3 * KEYS} records"):
                 check(kafka, "out", 3 * KEYS)
+
+
+def test_collections_within_a_lean_heap_do_not_visit_what_was_there_before() -> None:
+    held = [[number] for number in range(1_000)]
+    with lean_heap():
+        assert gc.get_freeze_count() > len(held)
+        assert not any(each is held for each in gc.get_objects())
+    assert gc.get_freeze_count() == 0

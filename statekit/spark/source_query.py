@@ -41,7 +41,7 @@ class FrameInput(RunInput):
         if isinstance(offset, dict):
             raise RestoreError(
                 f"input {self.name!r} was read from a source, at {shown(offset)}, and now it is a "
-                "frame: leave it out of inputs=, or start with a new checkpoint"
+                "frame: read it from that source again, or start with a new checkpoint"
             )
         return offset or 0
 

@@ -112,10 +112,10 @@ CHANGES = [
         "the mutations of a batch are stored in reverse order",
         "backend/change_file.py",
         """
-            self._opened().write_batch(pa.record_batch(columns, schema=_SCHEMA))
+            self._opened(batch).write_batch(pa.record_batch(columns, schema=_SCHEMA))
 """,
         """
-            self._opened().write_batch(
+            self._opened(batch).write_batch(
                 pa.record_batch(columns, schema=_SCHEMA).take(
                     pa.array(range(len(batch) - 1, -1, -1))
                 )
@@ -127,11 +127,11 @@ CHANGES = [
         "the last mutation of each batch is not stored",
         "backend/change_file.py",
         """
-            self._opened().write_batch(pa.record_batch(columns, schema=_SCHEMA))
+            self._opened(batch).write_batch(pa.record_batch(columns, schema=_SCHEMA))
 """,
         """
             record_batch = pa.record_batch(columns, schema=_SCHEMA)
-            self._opened().write_batch(record_batch[: max(1, len(batch) - 1)])
+            self._opened(batch).write_batch(record_batch[: max(1, len(batch) - 1)])
 """,
     ),
     Mutant(

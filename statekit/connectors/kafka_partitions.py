@@ -230,7 +230,12 @@ class RangeReader:
     """
 
     def __init__(self, cluster: KafkaServers, isolation: str, removed: Removed) -> None:
-        settings = {"queued.max.messages.kbytes": 16_384, "auto.offset.reset": removed}
+        settings = {
+            "queued.max.messages.kbytes": 16_384,
+            "auto.offset.reset": removed,
+            # The records of a range are there. A fetch of what follows holds up the next range.
+            "fetch.wait.max.ms": 10,
+        }
         self._consumer = PartitionConsumer(cluster, isolation, settings)
 
     def read(

@@ -220,10 +220,13 @@ def test_spark_decides_about_rows_that_it_cannot_read(tmp_path: Path, on_error: 
         job_of(source, tmp_path / "out", on_error=on_error)
 
 
-def test_a_frame_has_no_stream_of_bad_records(runs: Runs, tmp_path: Path) -> None:
-    job = job_of(None, tmp_path / "out", on_error="collect")
+@pytest.mark.parametrize("on_error", ["drop", "collect"])
+def test_a_frame_is_refused_where_bad_records_are_handled(
+    runs: Runs, tmp_path: Path, on_error: str
+) -> None:
+    job = job_of(None, tmp_path / "out", on_error=on_error)
     frame = runs.stream("orders", "customer string, cents long")
-    with pytest.raises(sk.StateTypeError, match=r"input 'orders' is a frame, .* bad records"):
+    with pytest.raises(sk.StateTypeError, match=f"'orders' is a frame, and on_error='{on_error}'"):
         start(runs, job, inputs={"orders": frame})
 
 

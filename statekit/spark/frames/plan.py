@@ -49,13 +49,13 @@ def check_input(df: DataFrame, source: Input, job: Job) -> None:
 
     Raises:
         ProcessError: a column is missing, cannot be read as its field, or cannot be a key.
-        StateTypeError: the source has records of several types, or a stream of bad records.
+        StateTypeError: the source has records of several types, or handles bad records.
     """
     record_type = check_one_type(source)
-    if job.errors_of(source.name) is not None:
+    if source.on_error != "fail":
         raise StateTypeError(
-            f"input {source.name!r} is a frame, which has no stream of bad records: let a source "
-            'of statekit read it, or leave out on_error="collect"'
+            f"input {source.name!r} is a frame, and on_error={source.on_error!r} is for sources "
+            "that statekit reads: let one read it, or leave out on_error="
         )
     _check_case(record_type, df, source.name)
     try:

@@ -28,10 +28,13 @@ class GrowingPauses:
 
     def sleep(self) -> None:
         """Wait for the next pause."""
-        sleep_s(self.next_s)
-        self.next_s = min(2 * self.next_s, _LONGEST_S)
+        sleep_s(self._taken_s())
 
     def wait(self, event: threading.Event) -> bool:
         """Wait for the next pause, or for an event. Return whether the event came."""
+        return event.wait(self._taken_s())
+
+    def _taken_s(self) -> float:
+        """Return the length of the next pause, which is then over."""
         pause_s, self.next_s = self.next_s, min(2 * self.next_s, _LONGEST_S)
-        return event.wait(pause_s)
+        return pause_s

@@ -31,24 +31,31 @@ def json_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def json_documents(batch: pa.RecordBatch) -> list[bytes]:
-    """Return each row as the document of a JSON object, in the JSON form of the types.
+    r"""Return each row as the document of a JSON object, in the JSON form of the types.
 
     Parameters:
         batch: its columns have different names.
 
     >>> json_documents(pa.record_batch({"customer": ["ada", None], "cents": [5, 7]}))
     [b'{"customer":"ada","cents":5}', b'{"customer":null,"cents":7}']
+    >>> json_documents(pa.record_batch({'5" nails': [3]}))
+    [b'{"5\\" nails":3}']
     """
-    row_class = _row_class(tuple(batch.schema.names))
-    return list(map(msgspec.json.Encoder().encode, starmap(row_class, json_values(batch))))
+    row = _row_of(tuple(batch.schema.names))
+    return list(map(msgspec.json.Encoder().encode, starmap(row, json_values(batch))))
 
 
 @lru_cache(maxsize=64)
-def _row_class(names: tuple[str, ...]) -> type[msgspec.Struct]:
-    """Return a class for rows of these columns: made and encoded in a third of a dict's time."""
+def _row_of(names: tuple[str, ...]) -> Callable[..., object]:
+    """Return what makes a row for `msgspec.json` of its values: a class, whose objects are made and
+    encoded in a third of the time of dicts.
+    """
     fields = [f"column_{number}" for number in range(len(names))]
     renamed = dict(zip(fields, names, strict=True))
-    return msgspec.defstruct("Row", fields, rename=renamed, gc=False)
+    try:
+        return msgspec.defstruct("Row", fields, rename=renamed, gc=False)
+    except ValueError:  # a name has a character that JSON escapes
+        return lambda *values: dict(zip(names, values, strict=True))
 
 
 def json_values(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:

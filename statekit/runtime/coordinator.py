@@ -548,6 +548,13 @@ class Coordinator:
         if self._recordings is not None:
             self._recordings.committed(manifest.epoch)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        """End background work, at once if the run failed: the store may be what failed."""
+        self.close(at_once=failed is not None)
+
     def close(self, *, at_once: bool = False) -> None:
         """End background work, as `BackgroundCollection.close` does."""
         if self._note_writer is not None:

@@ -451,7 +451,7 @@ def run(
         copies = _opened_copies(backend, options, closing)
         runner = LocalRunner(job, repository, copies, options)
         coordinator = runner.coordinator
-        closing.push(partial(_end_background_work, coordinator))
+        closing.enter_context(coordinator)
         for target in outputs.values():
             if isinstance(target, Sink):
                 closing.callback(target.close)
@@ -477,13 +477,6 @@ def run(
             copies.forget(coordinator.job_file.id)
     done.last_epoch = None if coordinator.last is None else coordinator.last.epoch
     return done
-
-
-def _end_background_work(
-    coordinator: Coordinator, failed: type[BaseException] | None, *_: object
-) -> None:
-    """End it at once if the run failed: the store may be what failed."""
-    coordinator.close(at_once=failed is not None)
 
 
 @dataclass(eq=False, repr=False)

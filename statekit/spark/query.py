@@ -184,16 +184,15 @@ class Query:
         # Spark has no log of a bounded run: this note says that outputs may have been published.
         self._coordinator.notes_beginnings = True
         try:
-            if self._coordinator.was_draining:
-                self._without_input.drain()
-            self._epoch(inputs, "records")
-            if self._options.drain is not False:
-                self._without_input.drain()
-            self._runner.remove_copies(self._options.keep_copies)
+            with self._coordinator:
+                if self._coordinator.was_draining:
+                    self._without_input.drain()
+                self._epoch(inputs, "records")
+                if self._options.drain is not False:
+                    self._without_input.drain()
+                self._runner.remove_copies(self._options.keep_copies)
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
-        finally:
-            self._coordinator.close()
 
     def start_stream(
         self, inputs: Mapping[str, DataFrame], static: Mapping[str, DataFrame]

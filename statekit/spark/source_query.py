@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -114,14 +114,13 @@ class SourceQuery(Query):
 
     def _run_loop(self, loop: EpochLoop) -> None:
         try:
-            loop.run()
-            if not self._pace.stop.is_set():
-                self._runner.remove_copies(self._options.keep_copies)
+            with self._coordinator, closing(self._inputs):
+                loop.run()
+                if not self._pace.stop.is_set():
+                    self._runner.remove_copies(self._options.keep_copies)
         except BaseException as error:  # noqa: BLE001 - raised to whoever waits for the job
             self._first_error = error
         finally:
-            self._inputs.close()
-            self._coordinator.close()
             self._close()
 
     def _run_epoch(self, what: str, ends: EpochOffsets | None) -> None:

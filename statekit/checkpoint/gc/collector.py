@@ -443,7 +443,7 @@ class BackgroundCollection:
             _log.info("%s: epochs before %d were collected", self._repository.url, done.first)
 
     def close(self, *, at_once: bool = False) -> None:
-        """Wait until a running collection has ended, and collect what was put off.
+        """Wait until a running collection has ended, and collect the epochs that were put off.
 
         Parameters:
             at_once: end it after the current epoch. The next collection continues.

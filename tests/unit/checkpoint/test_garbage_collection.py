@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import json
@@ -34,6 +35,7 @@ from tests.support.command_line import statekit
 from tests.support.counting_job import entries, plain_outputs, plain_state, tally_job
 from tests.support.effort import SOAK
 from tests.support.killable_processes import exit_code, start
+from tests.support.sinks import ORDERS, spending_job
 from tests.support.timeouts import PATIENCE_S
 
 HOUR = dt.timedelta(hours=1)
@@ -614,6 +616,23 @@ def test_epochs_of_a_job_that_takes_less_than_a_second_are_collected_at_its_end(
     collection.committed(3)
     collection.close()
     assert Repository(tmp_path).epochs() == [2, 3]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_run_that_fails_collects_nothing_at_its_end(
+    root: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr("statekit.checkpoint.gc.collector._PAUSE_S", 3600.0)
+
+    def write(spent: object, epoch: int) -> None:
+        if fails and epoch == 5:
+            raise OSError("the disk is full")
+
+    options: dict[str, Any] = {"epoch_size": 2, "retention": sk.Retention(epochs=1)}
+    options |= {"outputs": {"spent": write}, "drain": False}
+    with pytest.raises(sk.ProcessError) if fails else contextlib.nullcontext():
+        spending_job().run({"orders": ORDERS}, checkpoint=root, **options)
+    assert Repository(root).epochs() == ([0, 1, 2, 3, 4] if fails else [5])
 
 
 def test_a_store_that_fails_ends_no_job(

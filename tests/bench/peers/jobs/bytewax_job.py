@@ -6,18 +6,16 @@ Arguments: the events, `count` or `entries`, a scratch directory, and the second
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import bytewax.operators as op
-from bytewax._bytewax import cli_main
 from bytewax.dataflow import Dataflow
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
-from bytewax.recovery import RecoveryConfig, init_db_dir
 
-from tests.bench.peers.jobs.handshake import bytes_in, columns, done, ready
+from tests.bench.peers.jobs.bytewax_recovery import run_with_recovery
+from tests.bench.peers.jobs.handshake import columns, done
 
 AT_ONCE = 1000
 
@@ -90,17 +88,8 @@ def main(events: Path, workload: str, home: Path, every_s: str) -> None:
     stream = op.input("events", flow, Items(items))
     stream = op.stateful_map("state", stream, set_entry if workload == "entries" else count)
     op.output("sums", stream, sums)
-    recovery = home / "recovery"
-    recovery.mkdir()
-    init_db_dir(recovery, 1)
-    ready()
-    cli_main(
-        flow,
-        workers_per_process=1,
-        epoch_interval=timedelta(seconds=float(every_s)),
-        recovery_config=RecoveryConfig(recovery, timedelta(0)),
-    )
-    done(check=sums.sums[0], of="events", written=bytes_in(recovery))
+    written = run_with_recovery(flow, home, every_s)
+    done(check=sums.sums[0], of="events", written=written)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,15 @@ the job by themselves, a scratch directory, and the seconds between snapshots.
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import bytewax.operators as op
 import msgspec
-from bytewax._bytewax import cli_main
 from bytewax.connectors.kafka import KafkaSink, KafkaSinkMessage, KafkaSource
 from bytewax.dataflow import Dataflow
-from bytewax.recovery import RecoveryConfig, init_db_dir
 
-from tests.bench.peers.jobs.handshake import bytes_in, done, ready
+from tests.bench.peers.jobs.bytewax_recovery import run_with_recovery
+from tests.bench.peers.jobs.handshake import done
 
 
 class Order(msgspec.Struct):
@@ -45,17 +43,8 @@ def main(servers: str, topic: str, out: str, home: Path, every_s: str) -> None:
     keyed = op.key_on("customers", orders, lambda order: order.customer)
     counts = op.stateful_map("counts", keyed, counting)
     op.output("sink", op.map("values", counts, message), KafkaSink([servers], out))
-    recovery = home / "recovery"
-    recovery.mkdir()
-    init_db_dir(recovery, 1)
-    ready()
-    cli_main(
-        flow,
-        workers_per_process=1,
-        epoch_interval=timedelta(seconds=float(every_s)),
-        recovery_config=RecoveryConfig(recovery, timedelta(0)),
-    )
-    done(check=0, of="nothing", written=bytes_in(recovery))
+    written = run_with_recovery(flow, home, every_s)
+    done(check=0, of="nothing", written=written)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class RunInput(ABC):
 
     @abstractmethod
     def end(self, start: InputOffset, limit: int, wait_s: float) -> InputOffset:
-        """Return where the next epoch ends, as `Source.latest` does."""
+        """Return the offset at which the next epoch ends, as `Source.latest` does."""
 
     def open(self, *, reads_here: bool, epoch: int) -> None:  # noqa: B027 - only sources do
         """Connect to the origin, at the start of a run. `epoch` is for messages."""

@@ -8,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass
 from functools import partial
-from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,15 +22,12 @@ from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s
 from statekit.errors import StateTypeError
 from statekit.functions.failed_record import FailedRecord
-from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.options import Pace, RunOptions
 from statekit.job.plan import FAILED_RECORDS, Operator, Plan, applied
 from statekit.job.progress import OutputCallback, Run
-from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
-from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.epoch_loop import EpochLoop
 from statekit.runtime.guarded_calls import Collect
@@ -45,11 +40,11 @@ from statekit.runtime.inputs import (
     local_input,
     ranges,
 )
-from statekit.runtime.key_iteration import not_a_key
 from statekit.runtime.progress_line import ProgressLine
 from statekit.runtime.rare_collection import rare_collection
+from statekit.runtime.routing import Routing
 from statekit.runtime.shard import reporting, run_shard
-from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
+from statekit.runtime.shard_input import ShardInput
 from statekit.runtime.sink_epochs import SinkEpochs, check_directories, output_batches, staged_part
 from statekit.runtime.stop_signals import stopped_by_signals
 from statekit.runtime.stream_forms import RecordForm, SourceForm, columns_of
@@ -173,7 +168,7 @@ class LocalRunner:
         self._sources = {of.name: SourceForm(of.record_type) for of in self.job.sources}
         self.coordinator = Coordinator.open(self.job, repository, options)
         self._sink_epochs = SinkEpochs(self.coordinator)
-        self._keys: dict[str, KeyPlaces] = {}
+        self._routings: dict[str, Routing] = {}
 
     def begin_sinks(self, outputs: Mapping[str, OutputCallback | Sink]) -> None:
         """Have sinks check their targets, before the first epoch."""
@@ -267,10 +262,10 @@ class LocalRunner:
         are_all = 0 < len(sinks) == self.job.reads_of(stream)
         return are_all and all(isinstance(outputs.get(sink.name), Sink) for sink in sinks)
 
-    def _placed(self, operator: Operator) -> KeyPlaces:
-        if operator.name not in self._keys:
-            self._keys[operator.name] = KeyPlaces(operator, self.coordinator.key_groups)
-        return self._keys[operator.name]
+    def _routing(self, operator: Operator) -> Routing:
+        if operator.name not in self._routings:
+            self._routings[operator.name] = Routing(operator, self.coordinator.key_groups)
+        return self._routings[operator.name]
 
     def _operator(
         self, operator: Operator, streams: RecordStreams, collect: Collect | None, as_columns: bool
@@ -283,13 +278,7 @@ class LocalRunner:
         plans = coordinator.plans(operator.name)
         given = map(streams.of, operator.inputs)
         incoming = [declared.combined(records, plans.common) for records in given]
-        routed = _routed(
-            self._placed(operator),
-            operator,
-            incoming,
-            coordinator.parallelism,
-            coordinator.key_groups,
-        )
+        routed = self._routing(operator).routed(incoming, coordinator.parallelism)
         outputs: list[Any] = []
         reports: list[ShardReport | None] = []
         self.copies.tidy(plans)
@@ -320,107 +309,6 @@ def _staged(sink: Sink, batches: Iterable[pa.RecordBatch], attempt: Attempt) -> 
     part = Part(attempt.outputs, attempt.epoch, attempt.writer, 0, earlier)
     receipt = staged_part(sink, part, iter(batches))
     return [] if receipt is None else [receipt]
-
-
-def _routed(
-    placed: KeyPlaces,
-    operator: Operator,
-    incoming: Sequence[Sequence[Any]],
-    shards: int,
-    groups: int,
-) -> dict[int, KeyedBatch]:
-    """Return the records of each shard with records, sorted by row prefix and arrival.
-
-    Without a key they are distributed round robin, each with the first key group of its shard.
-
-    Parameters:
-        placed: the keys of the operator.
-        incoming: the records of each input.
-    """
-    process, builder = operator.declared, placed.builder
-    records = [record for of_input in incoming for record in of_input]
-    inputs = [number for number, of_input in enumerate(incoming) for _ in of_input]
-    keys = builder.keys(records)
-    if process.key:
-        record_groups, prefixes = placed.of(keys, records)
-    else:
-        firsts = [group_range(shard, shards, groups)[0] for shard in range(shards)]
-        record_groups = list(islice(cycle(firsts), len(records)))
-        prefixes = [pack_group(group) + process.key_codec.encode(()) for group in record_groups]
-    batch = builder.batch(keys, record_groups, records, inputs if len(incoming) > 1 else ())
-    batch = batch._replace(tokens=prefixes)  # keys 1 and True are equal
-    ordered = sorted(range(len(records)), key=prefixes.__getitem__)
-    if shards == 1:
-        return {0: _selected(process, batch, ordered)} if ordered else {}
-    shard_of = [shard_of_group(group, shards, groups) for group in range(groups)]
-    places: dict[int, list[int]] = defaultdict(list)
-    for place in ordered:
-        places[shard_of[record_groups[place]]].append(place)
-    return {shard: _selected(process, batch, own) for shard, own in places.items()}
-
-
-class KeyPlaces:
-    """The key groups and row prefixes of the keys of an operator, which many records share.
-
-    They are kept between epochs while they are not too many.
-
-    Parameters:
-        operator: the operator.
-        key_groups: the number of key groups.
-    """
-
-    def __init__(self, operator: Operator, key_groups: int) -> None:
-        self.builder = KeyedBatchBuilder(operator.declared, key_groups, operator.name)
-        self._operator = operator
-        self._known: dict[Any, tuple[int, bytes]] = {}
-
-    def of(self, keys: Sequence[Any], records: Sequence[Any]) -> tuple[list[int], list[bytes]]:
-        """Return the key group and the row prefix of each key.
-
-        Raises:
-            ProcessError: the key of a record cannot be one.
-        """
-        if not _UNLIKE.issuperset(_types_of(keys)):
-            found = list(map(self._computed, keys, records))
-        else:
-            known = self._known
-            if len(known) > _KEPT_KEYS:
-                known.clear()
-            for key, place in {key: place for place, key in enumerate(keys)}.items():
-                if key not in known:
-                    known[key] = self._computed(key, records[place])
-            found = list(map(known.__getitem__, keys))
-        return [group for group, _ in found], [prefix for _, prefix in found]
-
-    def _computed(self, key: Any, record: Any) -> tuple[int, bytes]:
-        process, name = self._operator.declared, self._operator.name
-        group = self.builder.key_group(key, record)
-        try:
-            return group, pack_group(group) + process.key_codec.encode(key)
-        except StateTypeError as error:
-            raise not_a_key(name, process.key, key, record, error) from error
-
-
-_KEPT_KEYS = 100_000
-
-_UNLIKE = frozenset((str, bytes, int))
-"""Types of keys that are equal only if their stored form is, unlike 1 and True, or 1 and 1.0."""
-
-
-def _types_of(keys: Sequence[Any]) -> set[type]:
-    """Return the types of keys, and of the fields of keys with several."""
-    types = set(map(type, keys))
-    if tuple in types:
-        types |= set(map(type, chain.from_iterable(key for key in keys if type(key) is tuple)))
-        types.discard(tuple)
-    return types
-
-
-def _selected(process: Process[Any, Any, Any], batch: KeyedBatch, places: list[int]) -> KeyedBatch:
-    """Return a selection of the records of a batch, as columns if the process takes columns."""
-    columns = (tuple(map(column.__getitem__, places)) if column else () for column in batch)
-    selected = KeyedBatch(*columns)
-    return selected.in_columns() if process.traits.takes_columns else selected
 
 
 def run(

@@ -167,8 +167,10 @@ class KeyedBatchBuilder:
         Parameters:
             inputs: the number of the input of each record, if there are several.
         """
-        process = self._process
-        times: Sequence[int] = ()
-        if process.event_time is not None:
-            times = list(map(process.time_of_input(), records))
-        return KeyedBatch(keys, groups, keys, records, times, inputs)
+        return KeyedBatch(keys, groups, keys, records, self.times(records), inputs)
+
+    def times(self, records: Sequence[Any]) -> Sequence[int]:
+        """Return the event time of each record in microseconds; nothing without event time."""
+        if self._process.event_time is None:
+            return ()
+        return list(map(self._process.time_of_input(), records))

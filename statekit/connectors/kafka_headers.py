@@ -46,13 +46,13 @@ class Origin(NamedTuple):
         return None
 
 
-def origin_prefix(sink: str, epoch: int, writer: str, part: int) -> bytes:
+def origin_prefix(sink: str, epoch: int, writer: str, part: int) -> str:
     """Return the value of the header for a part, up to the sequence number.
 
-    >>> origin_prefix("5f3a/totals", 12, "9d1c", 0) + b"17"
-    b'5f3a/totals 12 9d1c 0 17'
+    >>> origin_prefix("5f3a/totals", 12, "9d1c", 0) + "17"
+    '5f3a/totals 12 9d1c 0 17'
     """
-    return f"{sink} {epoch} {writer} {part} ".encode()
+    return f"{sink} {epoch} {writer} {part} "
 
 
 def _parsed(value: bytes) -> Origin | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
@@ -135,7 +136,7 @@ class PartitionConsumer:
         """Return messages by their partition, without those that are no records."""
         if not messages:
             return {}
-        if any(message.error() is not None for message in messages):
+        if any(map(_error_of, messages)):
             messages = [message for message in messages if self._is_record(message)]
         if not messages:
             return {}
@@ -201,6 +202,9 @@ class PartitionConsumer:
             "this epoch is committed: start with a new checkpoint or from a savepoint, and raise "
             "retention.ms of the topic if the job was down for longer"
         )
+
+
+_error_of = methodcaller("error")
 
 
 def _partition_of(message: Message) -> KafkaPartition:

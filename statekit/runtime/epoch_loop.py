@@ -11,6 +11,7 @@ from statekit.job.options import Pace
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.idle_epochs import IdleEpochs
 from statekit.runtime.inputs import RunInputs
+from statekit.runtime.rare_collection import collect_between_epochs
 
 RunEpoch = Callable[[str, EpochOffsets | None], None]
 """A function that runs an epoch and commits it: its kind, as for `Coordinator.begin`, and where it
@@ -109,6 +110,7 @@ class EpochLoop:
     def _epoch(self, what: str, ends: EpochOffsets | None = None) -> None:
         self._last_epoch_s = stopwatch_s()
         self.run_epoch(what, ends)
+        collect_between_epochs()
         if ends is not None:
             self.inputs.has_read(ends)
         if self.inputs.has_streams and stopwatch_s() >= self._next_lags_s:

@@ -41,7 +41,7 @@ from statekit.runtime.inputs import (
     ranges,
 )
 from statekit.runtime.progress_line import ProgressLine
-from statekit.runtime.rare_collection import rare_collection
+from statekit.runtime.rare_collection import rare_collection_within_epochs
 from statekit.runtime.routing import Routing
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import ShardInput
@@ -359,7 +359,7 @@ def run(
             closing.enter_context(stopped_by_signals(pace.stop))
             reader.line = ProgressLine(coordinator.metrics)
             closing.callback(reader.line.close)
-        with rare_collection():
+        with rare_collection_within_epochs():
             EpochLoop(coordinator, read, reader.run_epoch, pace).run()
         if not coordinator.keeps_copies(options.keep_copies):
             copies.forget(coordinator.job_file.id)

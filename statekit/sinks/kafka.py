@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -89,7 +90,7 @@ class KafkaSink(Sink):
 
     def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
         with self._delivering(part) as delivery:
-            records = self._records(part, batches)
+            records: Iterator[TopicRecord] = chain.from_iterable(self._records(part, batches))
             if part.earlier != "none":
                 records = self._without_earlier(part, records)
             delivery.send(records)
@@ -119,17 +120,19 @@ class KafkaSink(Sink):
     def _settings(self) -> dict[str, Option]:
         return {"partitioner": self.partitioner}
 
-    def _records(self, part: Part, batches: Iterable[pa.RecordBatch]) -> Iterator[TopicRecord]:
-        """Yield the records of a part, each with its origin."""
+    def _records(
+        self, part: Part, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[Iterable[TopicRecord]]:
+        """Yield the records of each batch of a part, each with its origin."""
         origin = _sink_of(part.outputs), part.epoch, part.writer, part.number
         prefix, first = origin_prefix(*origin), 0
         for batch in batches:
             numbers = range(first, first + batch.num_rows)
-            origins: list[list[Header]] = [[(ORIGIN, b"%b%d" % (prefix, one))] for one in numbers]
+            origins: list[list[Header]] = [[(ORIGIN, f"{prefix}{one}".encode())] for one in numbers]
             for name, column in self.headers.items():
                 for header, value in zip(origins, _as_bytes(batch, column), strict=True):
                     header.append((name, value))
-            yield from zip(self._values(batch), self._keys(batch), origins, strict=True)
+            yield zip(self._values(batch), self._keys(batch), origins, strict=True)
             first += batch.num_rows
 
     def _values(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:

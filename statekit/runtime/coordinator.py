@@ -256,7 +256,7 @@ class Coordinator:
 
     def write_notes_beside(self) -> None:
         """Write the note of an epoch while the epoch runs: it is there when `check_owner` returns,
-        before outputs are published.
+        before outputs are published. It is removed while the next epoch runs.
         """
         self._note_writer = ThreadPoolExecutor(1, "statekit notes")
 
@@ -265,6 +265,13 @@ class Coordinator:
             self.repository.write_note(note)
         else:
             self._noted = self._note_writer.submit(self.repository.write_note, note)
+
+    def _remove_note(self, epoch: int) -> None:
+        """Remove the note of a committed epoch, which nobody reads."""
+        if self._note_writer is None:
+            self.repository.remove_note(epoch)
+        else:
+            self._note_writer.submit(self.repository.remove_note, epoch)
 
     def _await_note(self) -> None:
         """Wait for the note of the epoch, and raise its error."""
@@ -542,7 +549,7 @@ class Coordinator:
             self._has_run = True
         else:
             self.note = None
-            self.repository.remove_note(manifest.epoch)
+            self._remove_note(manifest.epoch)
         if self._collection is not None:
             self._collection.committed(manifest.epoch)
         if self._recordings is not None:

@@ -41,6 +41,7 @@ from statekit.runtime.inputs import (
     ranges,
 )
 from statekit.runtime.progress_line import ProgressLine
+from statekit.runtime.quick_turns import quick_turns
 from statekit.runtime.rare_collection import rare_collection_within_epochs
 from statekit.runtime.routing import Routing
 from statekit.runtime.shard import reporting, run_shard
@@ -357,6 +358,7 @@ def run(
         if pace.follow:
             coordinator.write_notes_beside()
             closing.enter_context(stopped_by_signals(pace.stop))
+            closing.enter_context(quick_turns())
             reader.line = ProgressLine(coordinator.metrics)
             closing.callback(reader.line.close)
         with rare_collection_within_epochs():

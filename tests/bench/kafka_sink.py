@@ -64,7 +64,7 @@ def bare(kafka: KafkaBroker, topic: str, given: Sequence[Total], has_header: boo
             try:
                 if has_header:
                     header: list[tuple[str, str | bytes | None]] = [
-                        (ORIGIN, b"%b%d" % (origin, number))
+                        (ORIGIN, f"{origin}{number}".encode())
                     ]
                     producer.produce(topic, value, record.customer, headers=header)
                 else:

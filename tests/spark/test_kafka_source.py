@@ -58,7 +58,7 @@ def test_repeats_of_a_sink_are_dropped_by_tasks_and_by_a_process_alike(
     orders.process(spending).sink("spent", sk.sinks.parquet(out))
     for turn in range(4):
         for number in range(max(0, 6 * turn - 3), 6 * turn + 6):
-            headers = {ORIGIN: b"%b%d" % (prefix, number)}
+            headers = {ORIGIN: f"{prefix}{number}".encode()}
             kafka.produce(topic, [json.dumps(ORDERS[number]._asdict())], headers=headers)
         if turn % 2 == 0:
             job.run(checkpoint=runs.checkpoint, epoch_size=4)

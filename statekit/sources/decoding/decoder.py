@@ -79,6 +79,8 @@ class ColumnDecoder:
     _readers: dict[pa.Schema, RecordReader] = field(default_factory=dict)
 
     def __call__(self, partition: str, batch: pa.RecordBatch) -> Decoded:
+        if batch.num_rows == 0:
+            return Decoded([], [])  # it may have no columns
         fields = [name for name in batch.schema.names if not name.startswith(OFFSET_PREFIX)]
         columns = batch.select(fields)
         reader = self._reader(columns.schema)

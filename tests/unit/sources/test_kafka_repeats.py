@@ -36,7 +36,7 @@ class Written(NamedTuple):
 
     @property
     def headers(self) -> dict[str, bytes]:
-        return {} if self.sequence is None else {ORIGIN: b"%b%d" % (PREFIX, self.sequence)}
+        return {} if self.sequence is None else {ORIGIN: f"{PREFIX}{self.sequence}".encode()}
 
 
 def write(servers: str, topic: str, records: list[Written]) -> None:

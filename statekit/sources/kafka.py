@@ -309,6 +309,7 @@ class _Prefetched:
         self._ends: dict[KafkaPartition, int | None] = {}
         self._messages: dict[KafkaPartition, list[Message]] = {}
         self._count = 0
+        self._handed_over: set[KafkaPartition] = set()
 
     def close(self) -> None:
         self._consumer.close()
@@ -340,9 +341,16 @@ class _Prefetched:
     def messages(
         self, partition: KafkaPartition, start: int | None, end: int
     ) -> Sequence[Message] | None:
-        """Return the records of a range; None if other ones were taken."""
+        """Hand over the records of a range; None if other ones were taken, or it was done before.
+
+        They are not kept: they would take memory, and time in collections of garbage, while the
+        epoch runs.
+        """
         is_taken = self._starts.get(partition) == start and self._ends.get(partition) == end
-        return self._messages.get(partition, ()) if is_taken else None
+        if not is_taken or partition in self._handed_over:
+            return None
+        self._handed_over.add(partition)
+        return self._messages.pop(partition, ())
 
     def _continue_at(self, start: Mapping[KafkaPartition, int | None]) -> None:
         """Take what follows these offsets."""
@@ -356,14 +364,19 @@ class _Prefetched:
                 self._begin(start)
                 return
         if all(start[partition] == end for partition, end in self._ends.items()):
-            self._starts, self._messages, self._count = dict(self._ends), {}, 0
-        elif start != self._starts:
+            self._starts = dict(self._ends)
+            self._forget()
+        elif start != self._starts or self._handed_over:
             self._begin(start)
 
     def _begin(self, start: Mapping[KafkaPartition, int | None]) -> None:
         self._consumer.assign(start)
         self._starts, self._ends = dict(start), dict(start)
+        self._forget()
+
+    def _forget(self) -> None:
         self._messages, self._count = {}, 0
+        self._handed_over.clear()
 
     def _add(self, taken: Mapping[KafkaPartition, list[Message]]) -> None:
         for partition, messages in taken.items():

@@ -284,9 +284,15 @@ def test_a_range_that_an_epoch_was_begun_with_is_read_again(kafka: KafkaBroker, 
     ends = here.latest({f"{topic}/0": 2}, 5, 0.0)
     assert ends == {f"{topic}/0": 7}
     (taken,) = here.read(f"{topic}/0", 2, 7)
+    (once_more,) = here.read(f"{topic}/0", 2, 7)
+    assert once_more.equals(taken)
     for reader in (here, pickle.loads(pickle.dumps(here))):
         (again,) = reader.read(f"{topic}/0", 3, 6)
         assert again.equals(taken.slice(1, 3))
+    assert here.latest({f"{topic}/0": 2}, 6, 1.0) == {f"{topic}/0": 8}, "nothing was committed"
+    (longer,) = here.read(f"{topic}/0", 2, 8)
+    assert longer.slice(0, 5).equals(taken)
+    assert here.latest({f"{topic}/0": 2}, 5, 1.0) == ends
     assert here.latest(ends, 50, 0.0) == {f"{topic}/0": 12}
     assert here.lag(ends) == 5
     here.close()

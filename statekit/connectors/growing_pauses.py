@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from statekit.clock import sleep_s, stopwatch_s
 
+_log = logging.getLogger("statekit.connectors")
+
 _FIRST_S = 0.05
 _LONGEST_S = 2.0
+
+_TOLD_FROM_S = 1.0
+"""How long tries fail before that is logged, in seconds."""
 
 
 class GrowingPauses:
@@ -19,6 +25,7 @@ class GrowingPauses:
 
     def __init__(self) -> None:
         self._begun_s = stopwatch_s()
+        self._is_told = False
         self.next_s = _FIRST_S
 
     @property
@@ -26,13 +33,29 @@ class GrowingPauses:
         """The time since this object was made, in seconds."""
         return stopwatch_s() - self._begun_s
 
-    def sleep(self) -> None:
-        """Wait for the next pause."""
+    def sleep(self, failed: str) -> None:
+        """Wait for the next pause.
+
+        Parameters:
+            failed: what has failed and why, without passwords. It is logged once, if tries go on
+                for longer than a second.
+        """
+        self._tell(failed)
         sleep_s(self._taken_s())
 
-    def wait(self, event: threading.Event) -> bool:
-        """Wait for the next pause, or for an event. Return whether the event came."""
+    def wait(self, event: threading.Event, failed: str) -> bool:
+        """Wait for the next pause, or for an event. Return whether the event came.
+
+        Parameters:
+            failed: as for `sleep`.
+        """
+        self._tell(failed)
         return event.wait(self._taken_s())
+
+    def _tell(self, failed: str) -> None:
+        if not self._is_told and self.elapsed_s >= _TOLD_FROM_S:
+            self._is_told = True
+            _log.warning("%s. It is tried again for some time", failed)
 
     def _taken_s(self) -> float:
         """Return the length of the next pause, which is then over."""

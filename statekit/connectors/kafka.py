@@ -313,7 +313,7 @@ class KafkaServers:
             cause = failed if noted is None else noted.cause_of(failed)
             if not is_mended_by_retry(cause) or pauses.elapsed_s > self.retry_seconds:
                 self.fail(doing, cause)
-            pauses.sleep()
+            pauses.sleep(self._failed(doing, cause))
 
     def fail(self, doing: str, error: KafkaError) -> NoReturn:
         """Raise the error of statekit for one of librdkafka.
@@ -321,18 +321,20 @@ class KafkaServers:
         Parameters:
             doing: what failed, such as "write to topic 'totals'".
         """
-        reason = without_secrets(f"{error.str()} ({error.name()})", self.options)
+        failed = self._failed(doing, error)
         if error.code() in _fenced():
             raise FencedError(
-                f"cannot {doing} of Kafka at {self.servers}: {reason}. Another run of this job has "
-                "taken over its transactions, and nothing of this epoch is committed: let only "
-                "one of them run"
+                f"{failed}. Another run of this job has taken over its transactions, and nothing "
+                "of this epoch is committed: let only one of them run"
             ) from None
         raise ConnectorError(
-            f"cannot {doing} of Kafka at {self.servers}: {reason}. Nothing of this epoch is "
-            f"committed, and it runs again under the same number: {_advice(error)}, then start "
-            "the job again"
+            f"{failed}. Nothing of this epoch is committed, and it runs again under the same "
+            f"number: {_advice(error)}, then start the job again"
         ) from None
+
+    def _failed(self, doing: str, error: KafkaError) -> str:
+        reason = without_secrets(f"{error.str()} ({error.name()})", self.options)
+        return f"cannot {doing} of Kafka at {self.servers}: {reason}"
 
     def transactions(self) -> dict[str, Option]:
         """Return the time limit of transactions as properties: one outlasts its deliveries."""

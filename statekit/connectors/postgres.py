@@ -162,7 +162,8 @@ class Database:
                     raise self._typed(user, error) from error
                 if was_idle:
                     self.close()
-            pauses.sleep()
+                failed = f"{user}: PostgreSQL at {self.place} failed: {_one_line(error)}"
+            pauses.sleep(failed)
 
     def close(self) -> None:
         """Close the connections of this process that are not in use."""
@@ -194,7 +195,7 @@ class Database:
     def _typed(self, user: str, error: psycopg.Error) -> StatekitError:
         """Return the error of statekit for one of psycopg."""
         state = error.sqlstate or ""
-        text = " ".join(str(error).split())
+        text = _one_line(error)
         where = f"{user}: PostgreSQL at {self.place}"
         if state[:2] in ("22", "23"):
             return ProcessError(
@@ -214,6 +215,10 @@ class Database:
         return ConnectorError(
             f"{what}. Nothing committed is lost: {advice}, then start the job again"
         )
+
+
+def _one_line(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())
 
 
 def _may_pass(error: psycopg.Error) -> bool:

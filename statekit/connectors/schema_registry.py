@@ -87,13 +87,13 @@ class SchemaRegistry:
                 helps, why = error.code in _PASSING, f"status {error.code} {error.reason}"
             except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
                 helps, why = True, str(error)
+            failed = f"the schema registry at {self.place} does not return {path}: {why}"
             if not helps or pauses.elapsed_s > self.retry_seconds:
                 raise ConnectorError(
-                    f"the schema registry at {self.place} does not return {path}: {why}. Nothing "
-                    "of this epoch is committed: check registry= and its user and password, and "
-                    "that it is reachable, then start the job again"
+                    f"{failed}. Nothing of this epoch is committed: check registry= and its user "
+                    "and password, and that it is reachable, then start the job again"
                 ) from None
-            pauses.sleep()
+            pauses.sleep(failed)
 
     def _request(self, path: str) -> urllib.request.Request:
         parts = urlsplit(self.url)

@@ -154,11 +154,11 @@ class _Connection:
             try:
                 connection = sockets.create_connection(self._address, self._connect_s)
             except OSError as error:
+                failed = f"{self._place}: cannot connect ({shown_text(error)})"
                 is_over = pauses.elapsed_s + pauses.next_s > self._connect_s
-                if is_over or pauses.wait(self._stopped):
+                if is_over or pauses.wait(self._stopped, failed):
                     raise ConnectorError(
-                        f"{self._place}: cannot connect ({shown_text(error)}). Start the "
-                        "server, then start the job again"
+                        f"{failed}. Start the server, then start the job again"
                     ) from error
             else:
                 connection.settimeout(_LOOK_S)

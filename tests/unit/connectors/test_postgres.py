@@ -42,6 +42,23 @@ def cut(postgres: PostgresSchema) -> None:
     )
 
 
+def test_a_database_that_does_not_answer_is_reported_before_the_run_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    database = Database("postgresql://ada:secret@127.0.0.1:1/shop", retry_s=2.0)
+    with pytest.raises(
+        sk.ConnectorError, match="sink 'totals': PostgreSQL at .* cannot be reached"
+    ):
+        database.transaction("sink 'totals'", lambda session: None)
+    (told,) = [record for record in caplog.records if record.name == "statekit.connectors"]
+    assert told.levelname == "WARNING"
+    assert told.getMessage().startswith(
+        "sink 'totals': PostgreSQL at postgresql://ada@127.0.0.1:1/shop failed: connection"
+    )
+    assert told.getMessage().endswith("It is tried again for some time")
+    assert "secret" not in caplog.text
+
+
 def test_a_transaction_whose_connection_is_lost_runs_again(
     postgres: PostgresSchema, database: Database
 ) -> None:

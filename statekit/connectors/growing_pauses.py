@@ -12,7 +12,7 @@ _log = logging.getLogger("statekit.connectors")
 _FIRST_S = 0.05
 _LONGEST_S = 2.0
 
-_TOLD_FROM_S = 1.0
+_TOLD_FROM_S = 0.5
 """How long tries fail before that is logged, in seconds."""
 
 
@@ -37,8 +37,8 @@ class GrowingPauses:
         """Wait for the next pause.
 
         Parameters:
-            failed: what has failed and why, without passwords. It is logged once, if tries go on
-                for longer than a second.
+            failed: what has failed and why, without passwords. It is logged once, if tries
+                have failed for half a second.
         """
         self._tell(failed)
         sleep_s(self._taken_s())

@@ -46,9 +46,7 @@ def test_a_database_that_does_not_answer_is_reported_before_the_run_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     database = Database("postgresql://ada:secret@127.0.0.1:1/shop", retry_s=2.0)
-    with pytest.raises(
-        sk.ConnectorError, match="sink 'totals': PostgreSQL at .* cannot be reached"
-    ):
+    with pytest.raises(sk.ConnectorError, match=r"sink 'totals': .* cannot be reached"):
         database.transaction("sink 'totals'", lambda session: None)
     (told,) = [record for record in caplog.records if record.name == "statekit.connectors"]
     assert told.levelname == "WARNING"

@@ -9,7 +9,7 @@ from itertools import chain
 
 import pyarrow as pa
 
-from statekit.errors import StateTypeError
+from statekit.errors import StateTypeError, StorageError
 from statekit.records.nested_types import marked_field, parts_of, tuple_names, with_parts
 from statekit.records.output_union import AnyOutput
 from statekit.runtime.coordinator import Coordinator
@@ -34,6 +34,7 @@ class SinkEpochs:
     passes: Callable[[BaseException], bool] = lambda error: False
     _written: set[str] = field(default_factory=set)
     _outputs: dict[str, Outputs] = field(default_factory=dict)
+    _of_checkpoint: BaseException | None = None
 
     def begin(self, name: str, sink: Sink) -> None:
         """Have a sink check its target, before the first epoch of a run.
@@ -41,7 +42,7 @@ class SinkEpochs:
         Raises:
             ProcessError: the sink failed.
         """
-        with sink_failures(name, self.coordinator.epoch, self.passes):
+        with sink_failures(name, self.coordinator.epoch, self._passes):
             sink.begin(self._outputs_of(name))
 
     @contextlib.contextmanager
@@ -58,11 +59,22 @@ class SinkEpochs:
             writer=coordinator.writer,
             is_first=name not in self._written,
             without_outputs=coordinator.without_outputs,
-            check_owner=coordinator.check_owner,
+            check_owner=self._check_owner,
         )
-        with sink_failures(name, coordinator.epoch, self.passes):
+        with sink_failures(name, coordinator.epoch, self._passes):
             yield attempt
         self._written.add(name)
+
+    def _check_owner(self) -> None:
+        """Check the owner for a sink, and remember an error: it is about the checkpoint."""
+        try:
+            self.coordinator.check_owner()
+        except StorageError as error:
+            self._of_checkpoint = error
+            raise
+
+    def _passes(self, error: BaseException) -> bool:
+        return error is self._of_checkpoint or self.passes(error)
 
     def write(self, name: str, sink: Sink, stage: Callable[[Attempt], Sequence[Receipt]]) -> None:
         """Stage and publish the outputs of the next epoch.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pytest
 
 import statekit as sk
+from statekit.checkpoint.object_store import Objects, RequestError
+from statekit.checkpoint.repository import Repository
 from statekit.job.progress import Run
 from statekit.sinks import Attempt, Outputs, Part
 from tests.support.sinks import ORDERS, Noted, Order, Spent, spending, spending_job, sums
@@ -102,6 +104,41 @@ def test_an_epoch_that_was_published_and_not_committed_is_published_again(root: 
     run(root, again)
     assert again.calls[1] == "open 1 first"
     assert spent_in(again) == sums(ORDERS)
+
+
+class LostStore:
+    """The disk of a checkpoint, which cannot be read from some time on."""
+
+    def __init__(self, inner: Objects) -> None:
+        self.inner, self.is_lost = inner, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def head(self, path: str) -> Any:
+        if self.is_lost:
+            raise RequestError("the disk is gone", may_pass=False)
+        return self.inner.head(path)
+
+
+def test_an_error_of_the_checkpoint_while_a_sink_writes_is_not_called_one_of_the_sink(
+    root: Path,
+) -> None:
+    stores: list[LostStore] = []
+
+    def lost(inner: Objects) -> Objects:
+        stores.append(LostStore(inner))
+        return cast("Objects", stores[-1])
+
+    class Losing(Noted):
+        def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Any:
+            stores[0].is_lost = True
+            return super().write(part, batches)
+
+    repository = Repository(root).through(lost)
+    with pytest.raises(sk.StorageError, match="^cannot read .*: the disk is gone") as raised:
+        run(None, Losing(), checkpoint=repository)
+    assert "spent" not in str(raised.value)
 
 
 def test_an_error_of_a_sink_names_it_and_commits_nothing(root: Path) -> None:

@@ -136,7 +136,7 @@ def test_an_error_of_the_checkpoint_while_a_sink_writes_is_not_called_one_of_the
             return super().write(part, batches)
 
     repository = Repository(root).through(lost)
-    with pytest.raises(sk.StorageError, match="^cannot read .*: the disk is gone") as raised:
+    with pytest.raises(sk.StorageError, match=r"^cannot read .*: the disk is gone") as raised:
         run(None, Losing(), checkpoint=repository)
     assert "spent" not in str(raised.value)
 

@@ -254,6 +254,12 @@ class RunInputs:
         found = {of.name: of.source.lag(_partitions(self.offsets[of.name])) for of in sources}
         return {name: lag for name, lag in found.items() if lag is not None}
 
+    def lag_limits(self) -> dict[str, int]:
+        """Return the number up to which these records are counted, of the sources with a limit."""
+        sources = [each for each in self.inputs.values() if isinstance(each, SourceInput)]
+        found = {of.name: of.source.lag_limit for of in sources}
+        return {name: limit for name, limit in found.items() if limit is not None}
+
     def committed(self, ends: EpochOffsets) -> EpochOffsets:
         """Return the offsets for the manifest of an epoch: also those of inputs that this run does
         not read.

@@ -359,7 +359,7 @@ def run(
             coordinator.write_notes_beside()
             closing.enter_context(stopped_by_signals(pace.stop))
             closing.enter_context(quick_turns())
-            reader.line = ProgressLine(coordinator.metrics)
+            reader.line = ProgressLine(coordinator.metrics, read.lag_limits())
             closing.callback(reader.line.close)
         with rare_collection_within_epochs():
             EpochLoop(coordinator, read, reader.run_epoch, pace).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TextIO
 
 from statekit.checkpoint.manifest import EpochManifest
@@ -18,11 +19,14 @@ class ProgressLine:
 
     Parameters:
         metrics: of the run.
+        lag_limits: up to which number records behind an epoch are counted, by source.
         out: where it is shown; None for the standard error.
     """
 
-    def __init__(self, metrics: RunMetrics, out: TextIO | None = None) -> None:
-        self._metrics, self._out = metrics, out or sys.stderr
+    def __init__(
+        self, metrics: RunMetrics, lag_limits: Mapping[str, int], out: TextIO | None = None
+    ) -> None:
+        self._metrics, self._lag_limits, self._out = metrics, lag_limits, out or sys.stderr
         self._is_shown = self._out.isatty()
         self._records = 0
         self._since_s = stopwatch_s()
@@ -38,10 +42,15 @@ class ProgressLine:
         elapsed_s = stopwatch_s() - self._since_s
         if not self._is_shown or elapsed_s < _EVERY_S:
             return
-        text = progress_text(manifest, self._records / elapsed_s, self._metrics.source_lags)
+        lags = {name: self._lag(name, lag) for name, lag in self._metrics.source_lags.items()}
+        text = progress_text(manifest, self._records / elapsed_s, lags)
         width = os.get_terminal_size(self._out.fileno()).columns or 80
         self._write(f"\r{text[: width - 1]}\x1b[K")
         self._records, self._since_s = 0, stopwatch_s()
+
+    def _lag(self, source: str, lag: int) -> str:
+        limit = self._lag_limits.get(source)
+        return f"{lag:,}" if limit is None or lag < limit else f"{lag:,} or more"
 
     def close(self) -> None:
         """End the line."""
@@ -53,7 +62,7 @@ class ProgressLine:
         self._out.flush()
 
 
-def progress_text(manifest: EpochManifest, rate: float, lags: dict[str, int]) -> str:
+def progress_text(manifest: EpochManifest, rate: float, lags: Mapping[str, str]) -> str:
     """Return the progress of a run as a line.
 
     Parameters:
@@ -62,7 +71,7 @@ def progress_text(manifest: EpochManifest, rate: float, lags: dict[str, int]) ->
     """
     rows = sum(manifest.by_state(lambda operator: operator.rows).values())
     parts = [f"epoch {manifest.epoch:,}", f"{rate:,.0f} records/s", f"{rows:,} rows of state"]
-    parts += [f"{name} is {lag:,} behind" for name, lag in lags.items()]
+    parts += [f"{name} is {lag} behind" for name, lag in lags.items()]
     if bad := sum(manifest.bad_records.values()):
         parts.append(f"{bad:,} bad records")
     return " · ".join(parts)

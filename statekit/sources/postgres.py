@@ -116,6 +116,10 @@ class PostgresSource(Source):
                 return dict(start)
             sleep_s(_POLL_S)
 
+    @property
+    def lag_limit(self) -> int | None:
+        return _COUNTED_MAX
+
     def lag(self, offsets: Offsets) -> int | None:
         """Return how many rows are visible after these offsets, at most 10,000: counting all of
         them would take as long as to read them.

@@ -49,6 +49,11 @@ class Source(ABC):
         """True if all records are there when a run begins. A run then reads them to the end."""
         return False
 
+    @property
+    def lag_limit(self) -> int | None:
+        """The number up to which `lag` counts: this many are at least so many."""
+        return None
+
     def open(self, *, reads_here: bool) -> None:  # noqa: B027 - not every source needs it
         """Connect to the origin, in the driver, at the start of a run.
 

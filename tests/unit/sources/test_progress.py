@@ -70,9 +70,15 @@ from pathlib import Path
 from tests.support.log_source import LogSource
 from tests.support.sinks import Noted, spending_job
 
+class Limited(LogSource):
+    @property
+    def lag_limit(self) -> int:
+        return 2
+
 home = Path(sys.argv[1])
+options = {"follow": True, "trigger": "1 ms", "epoch_size": 1}
 spending_job(Noted()).run(
-    {"orders": LogSource(home / "log")}, checkpoint=home / "checkpoint", follow=True, trigger="1 ms"
+    {"orders": Limited(home / "log")}, checkpoint=home / "checkpoint", **options
 )
 """
 
@@ -88,7 +94,7 @@ def test_a_terminal_shows_progress_and_a_signal_ends_the_run_after_the_epoch(
     with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], stderr=theirs) as child:
         os.close(theirs)
         shown = b""
-        while b"records/s" not in shown:
+        while b"or more behind" not in shown:
             log.append("a", ORDERS)
             is_written, _, _ = select.select([terminal], [], [], 0.02)
             shown += os.read(terminal, 4096) if is_written else b""
@@ -97,6 +103,7 @@ def test_a_terminal_shows_progress_and_a_signal_ends_the_run_after_the_epoch(
         assert child.wait(timeout=60) == 0
     os.close(terminal)
     assert b"3 rows of state" in shown
+    assert b"records/s" in shown
     repository = Repository(tmp_path / "checkpoint")
     latest = repository.latest_epoch()
     assert latest is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -141,13 +141,10 @@ class PartitionConsumer:
         if not messages:
             return {}
         self._heard_s = stopwatch_s()
-        found: dict[KafkaPartition, list[Message]]
         if len(self._next) == 1:
             found = {next(iter(self._next)): messages}
         else:
-            found = defaultdict(list)
-            for message in messages:
-                found[_partition_of(message)].append(message)
+            found = _by_partition(messages)
         for partition, own in found.items():
             self._next[partition] = at = _offset_of(own[-1]) + 1
             if self._ends.get(partition, at) < at:
@@ -207,6 +204,13 @@ class PartitionConsumer:
 _error_of = methodcaller("error")
 
 
+def _by_partition(messages: Sequence[Message]) -> dict[KafkaPartition, list[Message]]:
+    found: defaultdict[tuple[Any, Any], list[Message]] = defaultdict(list)
+    for message in messages:  # a KafkaPartition for each takes as long as all else here
+        found[message.topic(), message.partition()].append(message)
+    return {KafkaPartition(*partition): own for partition, own in found.items()}
+
+
 def _partition_of(message: Message) -> KafkaPartition:
     topic, number = message.topic(), message.partition()
     assert topic is not None
@@ -257,7 +261,9 @@ class RangeReader:
         try:
             while True:
                 messages = consumer.take(_MESSAGES_MAX, _WAIT_S).get(partition, [])
-                within = [message for message in messages if _offset_of(message) < end]
+                within = messages
+                if messages and _offset_of(messages[-1]) >= end:
+                    within = [message for message in messages if _offset_of(message) < end]
                 if within:
                     yield within
                 if messages and _offset_of(messages[-1]) >= end - 1:

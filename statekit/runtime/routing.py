@@ -114,8 +114,9 @@ class Routing:
         known = self._known
         if len(known) > _KEPT_KEYS:
             known.clear()
-        for key in numbers.keys() - known.keys():
-            known[key] = self._place(key, records[numbers[key][0]])
+        for key, own in numbers.items():
+            if key not in known:
+                known[key] = self._place(key, records[own[0]])
         return list(map(known.__getitem__, numbers))
 
     def _place(self, key: Any, record: Any) -> _Place:

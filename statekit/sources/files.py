@@ -230,10 +230,10 @@ class FileSource(Source):
                 is_there = len(newer) < len(listed)
                 between = [] if is_there else self._tree.rotated(Path(self.path).name, last)
                 return between + newer
-        if last is None:
-            return listed
-        self._report_late(listed, last.path)
-        return [file for file in listed if file.path > last.path]
+        if last is not None:
+            self._report_late(listed, last.path)
+        self._known = {file.path for file in listed}
+        return [file for file in listed if last is None or file.path > last.path]
 
     def _report_late(self, listed: list[SourceFile], last: str) -> None:
         """Log the files that appeared before the last one that was read. They are not read."""
@@ -247,7 +247,6 @@ class FileSource(Source):
                 path,
                 last,
             )
-        self._known.update(late)
 
     def _list(self, after: str) -> list[SourceFile]:
         """Return the files; of an object store, those after a path."""

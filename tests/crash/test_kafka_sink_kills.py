@@ -17,7 +17,6 @@ import pytest
 
 import statekit as sk
 from statekit.testing import check_sink
-from tests.support.effort import SOAK
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.sinks import Order, Spent, spending_job, sums
 from tests.support.timeouts import PATIENCE_S
@@ -78,21 +77,6 @@ def test_each_record_is_there_once_wherever_the_sink_is_killed(
         return sink_of(servers, place.name, kind == "transactional"), read
 
     check_sink(make, Order, depth="quick")
-
-
-@pytest.mark.parametrize("kind", ["plain", "transactional"])
-@pytest.mark.parametrize("seed", range(2 if SOAK else 1))
-def test_each_record_is_there_once_after_kills_of_the_process(
-    root: Path, kafka: KafkaBroker, topic: str, kind: str, seed: int
-) -> None:
-    chosen = random.Random(seed)
-    while epochs(root) < len(ORDERS) // _EPOCH:
-        wanted = epochs(root) + chosen.randrange(12)
-        with started(kafka, topic, kind, root) as process:
-            until(partial(has_epochs, root, wanted, process), PATIENCE_S)
-    with started(kafka, topic, kind, root) as process:
-        assert process.wait(PATIENCE_S) == 0
-    assert spent(kafka, topic) == sums(ORDERS)
 
 
 # The broker is not killed: Tansu then loses records that it has acknowledged to idempotent

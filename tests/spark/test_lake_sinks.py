@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import random
-import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.effort import SOAK
-from tests.support.lake_driver import KINDS, lake_job
-from tests.support.lake_tables import lake
-from tests.support.spark_drivers import KillableProcess
-from tests.support.spark_job import EVENT_SCHEMA, Event, by_word, counted, events
+import statekit as sk
+from tests.support.lake_tables import LAKES, lake
+from tests.support.spark_job import EVENT_SCHEMA, Event, by_word, count, counted, events
 from tests.support.spark_runs import Runs, pieces
 
 SIZE = 12
-KILLS = 20 if SOAK else 1
+
+
+def _lake_job(home: Path) -> sk.Job:
+    """The counting job, whose outputs go to a table of each kind."""
+    job = sk.Job("counting")
+    counts = job.source("events", Event).process(count)
+    for kind in LAKES:
+        counts.sink(kind, lake(kind, home / kind).sink())
+    return job
 
 
 def _feed(runs: Runs, given: list[Event]) -> None:
@@ -27,18 +30,17 @@ def _feed(runs: Runs, given: list[Event]) -> None:
 
 def _finish(runs: Runs, parallelism: int) -> None:
     stream = runs.stream("events", EVENT_SCHEMA)
-    runs.finish(lake_job(runs.home), {"events": stream}, parallelism=parallelism)
+    runs.finish(_lake_job(runs.home), {"events": stream}, parallelism=parallelism)
 
 
-def _check(runs: Runs, given: list[Event], *, reordered: bool = False) -> None:
-    for kind in KINDS:
+def _check(runs: Runs, given: list[Event]) -> None:
+    for kind in LAKES:
         rows = lake(kind, runs.home / kind).read().to_pylist()
         handled = [Event(row["word"], row["number"]) for row in rows]
         assert sorted(handled) == sorted(given), f"each record once in {kind}"
-        if not reordered:
-            found = {word: sorted(each) for word, each in by_word(rows).items()}
-            expected = {word: sorted(each) for word, each in by_word(counted(given)[0]).items()}
-            assert found == expected
+        found = {word: sorted(each) for word, each in by_word(rows).items()}
+        expected = {word: sorted(each) for word, each in by_word(counted(given)[0]).items()}
+        assert found == expected
 
 
 def _forget(runs: Runs, epoch: int) -> None:
@@ -59,22 +61,3 @@ def test_a_replayed_epoch_leaves_each_record_once(
     _forget(runs, 2)
     _finish(runs, parallelism=1)
     _check(runs, given)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("class_archive")
-def test_a_driver_that_is_killed_again_and_again_leaves_each_record_once(runs: Runs) -> None:
-    given = events(seed=2, size=(KILLS + 1) * 20 * SIZE)
-    _feed(runs, given)
-    for seed in range(KILLS):
-        _kill_at_random(runs.home, random.Random(seed))
-    _finish(runs, parallelism=3)
-    _check(runs, given, reordered=True)
-
-
-def _kill_at_random(home: Path, chosen: random.Random) -> None:
-    with KillableProcess("lake_driver.py", home, log=home / "log") as driver:
-        driver.wait_for("ready" if chosen.random() < 0.3 else "ready 2")
-        time.sleep(chosen.uniform(0.0, 4.0))
-        driver.kill()
-        assert driver.wait() == -signal.SIGKILL, f"it had come to its end before: {driver.log()}"

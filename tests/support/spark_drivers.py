@@ -6,12 +6,15 @@ class archive, written once by a driver that ends in peace, halves that for all 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import psutil
 
 from tests.support.places import ROOT, SUPPORT
 from tests.support.spark_job import events
@@ -59,6 +62,14 @@ class KillableProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
             return
+
+    def kill_workers(self) -> None:
+        """Kill the Python workers of a Spark driver, and not the daemon that starts them."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(self.pid).children(recursive=True):
+                words = process.cmdline()
+                if "pyspark.daemon" in words and process.parent().name().startswith("python"):
+                    process.kill()
 
     def wait_for(self, word: str) -> None:
         assert self._process.stdout is not None

@@ -204,6 +204,24 @@ def test_a_file_that_sorts_before_others_is_reported_once(
     assert "the file a.jsonl appeared after b.jsonl was read" in record.getMessage()
 
 
+@pytest.mark.parametrize("names", [["a", "b", "c"], ["b", "c", "d"]], ids=" ".join)
+def test_files_that_appear_in_the_order_of_their_names_are_not_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: list[str]
+) -> None:
+    if names[0] > "a":
+        write(tmp_path / "a", lines(0))
+    reader = Reader(sk.sources.json_lines(tmp_path))
+    reader.numbers()
+    with caplog.at_level(logging.WARNING, "statekit.sources"):
+        for number, name in enumerate(names):
+            write(tmp_path / name, lines(number))
+            while not (read := reader.numbers()):  # a listing is used for some milliseconds
+                continue
+            assert read == [number]
+            reader.numbers()
+    assert not caplog.records
+
+
 def at(path: Path, second: float) -> Path:
     os.utime(path, (second, second))
     return path

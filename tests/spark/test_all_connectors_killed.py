@@ -1,0 +1,28 @@
+"""A job on Spark with all sources and sinks is killed: each record is in each sink once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.all_connectors_kills import KilledRuns
+from tests.support.effort import SOAK
+from tests.support.kafka_broker import KafkaBroker
+from tests.support.postgres import PostgresSchema
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("class_archive")]
+
+KILLS = 100 if SOAK else 2
+"""Of drivers, workers and the database together."""
+
+
+def test_each_record_is_in_each_sink_once_after_kills_of_all_processes_of_spark(
+    tmp_path: Path, kafka: KafkaBroker, postgres: PostgresSchema, topic: str
+) -> None:
+    runs, seed = KilledRuns("spark", tmp_path, kafka, postgres, topic), 0
+    while runs.kills.total() - runs.kills["broker"] < KILLS:
+        runs.run(seed)
+        seed += 1
+    print(dict(runs.kills), "in", runs.epochs(), "epochs,", len(runs.feed.given), "records")
+    runs.finish()

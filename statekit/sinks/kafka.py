@@ -183,9 +183,9 @@ class KafkaSink(Sink):
                 if origin is not None and (origin.sink, origin.epoch) == (sink, epoch):
                     yield origin, (_raw(message.value()), _raw(message.key()), headers)
 
-    def _reader(self, outputs: Outputs) -> TopicReader:
+    def _reader(self, outputs: Outputs, isolation: str | None = None) -> TopicReader:
         group = f"statekit-{outputs.checkpoint}-{outputs.sink}"
-        return TopicReader(self.cluster, self.topic, group, self._isolation)
+        return TopicReader(self.cluster, self.topic, group, isolation or self._isolation)
 
     def _note_ends(self) -> None:
         """Note the ends of the topic: records of the next epoch come after them."""
@@ -225,11 +225,33 @@ class TransactionalKafkaSink(KafkaSink):
     guarantee_on_spark: ClassVar[Guarantee | None] = "at least once"
     _isolation: ClassVar[str] = "read_committed"
 
+    def open(self, attempt: Attempt) -> None:
+        super().open(attempt)
+        if attempt.is_first:
+            self._end_open_transactions(attempt.outputs)
+
+    def _end_open_transactions(self, outputs: Outputs) -> None:
+        """Abort the transactions that killed tasks of this sink have left open.
+
+        Readers of committed records see nothing after the first record of an open transaction. So
+        this sink would not find what other tasks have committed, and would write it again. The
+        parts of the next attempt may be fewer, and so do not fence all transactions.
+        """
+        assert self._notes is not None, "begin() connects"
+        ends = self._notes.ends()  # of committed records: before the first open transaction
+        with self._reader(outputs, "read_uncommitted") as reader:
+            if reader.ends() == ends:
+                return
+            origins = [Origin.of(message.headers()) for message in reader.records(ends)]
+        sink = _sink_of(outputs)
+        for number in sorted({one.part for one in origins if one and one.sink == sink}):
+            self._fencing_delivery(outputs, number)
+
     @contextmanager
     def _delivering(self, part: Part) -> Iterator[Delivery]:
         """Give a producer in a transaction. A task of Spark commits it, and `publish` otherwise."""
         if self._notes is None:  # in a task of Spark. The next one for this part may run elsewhere
-            delivery = self._fencing_delivery(part)
+            delivery = self._fencing_delivery(part.outputs, part.number)
             with delivery.discarded_on_error():
                 delivery.begin()
                 yield delivery
@@ -237,16 +259,18 @@ class TransactionalKafkaSink(KafkaSink):
             return
         if self._is_open:  # of an attempt that was not published
             self._delivery, self._is_open = None, False
-        delivery = self._delivery or self._fencing_delivery(part)
+        delivery = self._delivery or self._fencing_delivery(part.outputs, part.number)
         self._delivery = None
         with delivery.discarded_on_error():
             delivery.begin()
             yield delivery
         self._delivery, self._is_open = delivery, True
 
-    def _fencing_delivery(self, part: Part) -> Delivery:
-        """Return a producer that fences the one of an earlier attempt at this part."""
-        of_part = f"statekit-{_sink_of(part.outputs)}-{part.number}"
+    def _fencing_delivery(self, outputs: Outputs, number: int) -> Delivery:
+        """Return a producer of a part. It fences the one of an earlier attempt at this part, and
+        aborts its open transaction.
+        """
+        of_part = f"statekit-{_sink_of(outputs)}-{number}"
         return Delivery(self.cluster, self.topic, self._settings(), of_part)
 
     def _settings(self) -> dict[str, Option]:

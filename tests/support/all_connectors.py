@@ -125,8 +125,9 @@ class Connected:
         for name in self.sinks():
             wanted = Counter(last.values() if name.endswith("upsert") else expected)
             found = Counter(self._rows(name))
-            assert found - wanted == Counter(), f"{name} has these rows, or has them twice"
-            assert wanted - found == Counter(), f"{name} has not these rows"
+            more, less = sorted((found - wanted).elements()), sorted((wanted - found).elements())
+            assert not more, f"{name} has {len(more)} wrong rows, or has them twice: {more[:5]}"
+            assert not less, f"{name} has not {len(less)} of {wanted.total()} rows: {less[:5]}"
         for name in ("seen", "numbers", "most"):
             held = state_of(self.checkpoint, "count", name, self.home / "unpacked")
             assert held == states[name], name

@@ -59,7 +59,7 @@ class KilledRuns:
         self.feed.write(chosen.randint(1, 30))
         with self._started(self.runtime, seed) as run:
             self._wait_for_a_moment(run, chosen)
-            for name in chosen.sample(sorted(self._others), chosen.choice([0, 0, 1, 1, 2])):
+            for name in chosen.sample(sorted(self._others), chosen.choice([0, 1, 1, 2])):
                 time.sleep(chosen.uniform(0.0, self._within_s))
                 self._others[name](run, chosen)
                 self.kills[name] += 1
@@ -71,6 +71,8 @@ class KilledRuns:
 
     def finish(self) -> None:
         """Read the rest in one process, and check what all sinks and the state have."""
+        epochs, records = self.epochs(), len(self.feed.given)
+        print(f"killed or suspended: {dict(self.kills)}; {epochs} epochs, {records:,} records")
         with self._started("end", seed=0) as run:
             assert run.wait() == 0, run.log()
         self.places.check(self.feed.given)

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 
 import statekit as sk
-from statekit.connectors.kafka_headers import ORIGIN, Origin
+from statekit.connectors.kafka_headers import ORIGIN, Origin, origin_prefix
 from statekit.sinks.kafka import KafkaSink
 from statekit.sinks.protocol.sink import Outputs, Part
 from tests.support.kafka_broker import KafkaBroker, KafkaRecord
@@ -283,6 +284,36 @@ def test_workers_take_any_part_in_any_order_and_keep_no_connection(
     found = sorted((origin(each).epoch, origin(each).part) for each in kafka.records(topic))
     assert found == [(epoch, number) for epoch, (_, number) in enumerate(turns)]
     assert native_threads() == before
+
+
+def test_transactions_that_killed_tasks_have_left_open_are_ended(
+    root: Path, kafka: KafkaBroker, topic: str
+) -> None:
+    """Two of three tasks have written their part of an epoch, and one of them has committed it. The
+    epoch then runs in one part.
+    """
+    sink = sk.sinks.kafka(kafka.servers, topic, key="customer", partitions=1, transactional=True)
+    run(root, sink, ORDERS[:5])
+    name = origin(kafka.records(topic)[0]).sink
+    first, second = [order for order in sums(ORDERS[:10]) if order not in sums(ORDERS[:5])][:2]
+    producers = []
+    for part, record in enumerate([first, second], 1):
+        settings = {
+            "bootstrap.servers": kafka.servers,
+            "transactional.id": f"statekit-{name}-{part}",
+        }
+        producer = Producer(settings)
+        producer.init_transactions()
+        producer.begin_transaction()
+        headers: Any = {ORIGIN: origin_prefix(name, 1, "killed", part) + b"0"}
+        value = json.dumps(record._asdict(), separators=(",", ":"))
+        producer.produce(topic, value, record.customer, headers=headers)
+        producer.flush()
+        producers.append(producer)
+    producers[1].commit_transaction()
+    assert len(kafka.records(topic)) == 5, "committed records after an open transaction are hidden"
+    run(root, sink, ORDERS[:10])
+    assert spent(kafka, topic) == sums(ORDERS[:10])
 
 
 @pytest.mark.slow

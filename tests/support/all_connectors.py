@@ -114,25 +114,26 @@ class Connected:
 
     # ------------------------------------------------------------------------------- what it left
 
-    def check(self, given: list[Event]) -> None:
+    def check(self, given: list[Event], drop_repeats: int | None = None) -> None:
         """Check that each sink has each record once, and that the state is that of one run.
 
         Parameters:
             given: all records, those of a word in their order.
+            drop_repeats: an option for readers of the topics.
         """
         expected, states = counted(given)
         last = {row.word: row for row in expected}
         for name in self.sinks():
             wanted = Counter(last.values() if name.endswith("upsert") else expected)
-            found = Counter(self._rows(name))
-            more, less = sorted((found - wanted).elements()), sorted((wanted - found).elements())
+            found = Counter(self._rows(name, drop_repeats))
+            more, less = list((found - wanted).elements()), list((wanted - found).elements())
             assert not more, f"{name} has {len(more)} wrong rows, or has them twice: {more[:5]}"
             assert not less, f"{name} has not {len(less)} of {wanted.total()} rows: {less[:5]}"
         for name in ("seen", "numbers", "most"):
             held = state_of(self.checkpoint, "count", name, self.home / "unpacked")
             assert held == states[name], name
 
-    def _rows(self, name: str) -> list[Counted]:
+    def _rows(self, name: str, drop_repeats: int | None) -> list[Counted]:
         """Return the rows of a sink, as a user reads them."""
         place = self.home / name
         kind = name.removesuffix("_upsert")
@@ -152,12 +153,12 @@ class Connected:
                 typed = pa_csv.ConvertOptions(column_types=_COLUMNS)
                 tables = [pa_csv.read_csv(f, convert_options=typed) for f in place.glob("*.csv")]
                 return _counted(pa.concat_tables(tables).to_pylist())
-        return self._read(f"{self.topics}-{name}")
+        topic = sk.sources.kafka(self.servers, f"{self.topics}-{name}", drop_repeats=drop_repeats)
+        return self._read(topic)
 
-    def _read(self, topic: str) -> list[Counted]:
-        """Return the records of a topic, read by a job."""
+    def _read(self, source: Source) -> list[Counted]:
+        """Return the records of a source, read by a job."""
         job = sk.Job("reads")
-        source = sk.sources.kafka(self.servers, topic, drop_repeats=10_000)
         job.source("counted", Counted, source).process(as_it_is).sink("all")
         return [row for row in job.run()["all"] if isinstance(row, Counted)]
 

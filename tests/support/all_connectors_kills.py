@@ -20,8 +20,11 @@ from tests.support.waiting import until
 
 Runtime = Literal["process", "spark"]
 
-_WITHIN_S = {"process": 1.0, "spark": 4.0}
-"""Kills follow within so many seconds of the moment that they wait for: an epoch or two."""
+_WITHIN_S = {"process": 1.0, "spark": 2.5}
+"""Kills follow within so many seconds of the moment that they wait for: about an epoch."""
+
+_REPEATS = 10_000
+"""More records than a topic has."""
 
 
 @dataclass
@@ -75,7 +78,8 @@ class KilledRuns:
         print(f"killed or suspended: {dict(self.kills)}; {epochs} epochs, {records:,} records")
         with self._started("end", seed=0) as run:
             assert run.wait() == 0, run.log()
-        self.places.check(self.feed.given)
+        # A task of Spark that runs again may write its part of a topic again.
+        self.places.check(self.feed.given, _REPEATS if self.runtime == "spark" else None)
 
     def epochs(self) -> int:
         """The number of epochs that are committed."""
@@ -106,6 +110,4 @@ class KilledRuns:
     def _suspend_broker(self, run: KillableProcess, chosen: random.Random) -> None:
         with self.kafka.suspended():
             time.sleep(chosen.uniform(0.0, 1.0))
-        until(
-            self.kafka.answers
-        )  # a request of a run that was killed would be served beside the next
+        until(self.kafka.answers, PATIENCE_S)  # it serves this run before the next one begins

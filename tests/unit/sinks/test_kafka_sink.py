@@ -305,7 +305,7 @@ def test_transactions_that_killed_tasks_have_left_open_are_ended(
         producer = Producer(settings)
         producer.init_transactions()
         producer.begin_transaction()
-        headers: Any = {ORIGIN: origin_prefix(name, 1, "killed", part) + b"0"}
+        headers: Any = {ORIGIN: f"{origin_prefix(name, 1, 'killed', part)}0".encode()}
         value = json.dumps(record._asdict(), separators=(",", ":"))
         producer.produce(topic, value, record.customer, headers=headers)
         producer.flush()

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import statekit as sk
 from statekit.errors import ProcessError
 from statekit.job.windows.window_operator import Windowing
-from statekit.records.panes import SlidingPanes
+from statekit.records.panes import Panes, SlidingPanes
 from statekit.records.partial_aggregate import PartialAggregate
 from statekit.records.preaggregate import Combiner
 from statekit.records.record_type import RecordType
@@ -73,12 +73,20 @@ PANES = [
     SlidingPanes("at", 10_000_000, 10_000_000, 0),
     SlidingPanes("at", 25_000_000, 10_000_000, 3),
     SlidingPanes("at", 7, 10, -4),
+    *(
+        sk.tumbling(size, zone=zone).panes("at")
+        for size, zone in [
+            ("1 day", "Europe/Berlin"),
+            ("1 month", "America/St_Johns"),
+            ("1 hour", "Asia/Gaza"),
+        ]
+    ),
 ]
 
 
 def micros(least: int = MIN_MICROS, most: int = MAX_MICROS) -> st.SearchStrategy[int]:
     near = st.integers(-50_000_000, 50_000_000)
-    return near | st.integers(least, most) | st.sampled_from([least, most])
+    return near | st.integers(0, 2**52) | st.integers(least, most) | st.sampled_from([least, most])
 
 
 def table(rows: list[tuple[Any, ...]]) -> pa.Table:
@@ -143,7 +151,7 @@ def test_rows_are_those_of_arrow(
     spark: SparkSession,
     rows: list[tuple[Any, ...]],
     key: tuple[str, ...],
-    panes: SlidingPanes | None,
+    panes: Panes | None,
     late_us: int,
 ) -> None:
     combiner, readings = Combiner(RECORD, key, PARTS, panes), table(rows)

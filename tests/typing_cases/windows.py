@@ -71,6 +71,8 @@ sk.OwnAggregate(mean, result=float)  # error: Missing named argument "accumulato
 windows.aggregate(cents="sum")  # error: "aggregate" of "Windowed" has incompatible type "str"
 windows.aggregate(sk.Count())  # error: Too many positional arguments for "aggregate"
 windows.aggregate(cents=sk.Sum())  # error: Missing positional argument "field" in call to "Sum"
+sk.tumbling("1 day", zone="Europe/Berlin")
+sk.tumbling("1 day", zone=5)  # error: incompatible type "int"; expected "str | None"
 sk.tumbling(5)  # error: incompatible type "int"; expected "timedelta | str"
 sk.sliding("1 hour")  # error: Missing positional argument "every"
 source.window("1 hour", key="ad", event_time="at")  # error: expected "Sliding | Session"

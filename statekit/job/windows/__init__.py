@@ -2,8 +2,9 @@
 
 From what a user declares to what a shard does:
 
-- `sliding` and `sessions` have the kinds of windows, each with its rows and columns: `window_kind`
-  says what a kind is. `field_aggregates` has the aggregates.
+- `sliding`, `calendar_windows` and `sessions` have the kinds of windows, each with its rows and
+  columns: `window_kind` says what a kind is. `calendar_grid` computes the boundaries of calendar
+  windows with the clocks of `zone_clock`. `field_aggregates` has the aggregates.
   What an aggregate keeps of records of one type is its `accumulation`.
 - `aggregation` makes the operator of aggregates by key, and `window_operator` that of windows. Both
   are described as an `AggregatedResult`, for models.

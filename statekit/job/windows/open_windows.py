@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from statekit.functions.context import Context
@@ -21,14 +21,19 @@ _ZERO, _MICROSECOND = dt.timedelta(0), dt.timedelta(microseconds=1)
 # The soonest at which a window closes: the first instant is over before there is a watermark.
 _EARLIEST = FIRST + _MICROSECOND
 
-Windows = MapState[dt.datetime, Any]
+_NEW: Any = object()
+
+WINDOWS_AT_ONCE = 100
+"""Windows of a key in memory at once while its records are added, beside those of two records."""
+
+Windows = MapState[Any, Any]
 """The state with the open windows of a key, by their row keys."""
 
 
 class OpenWindow(NamedTuple):
     """An open window of a key, which may still receive records: its row, bounds and accumulator."""
 
-    row: dt.datetime
+    row: Any
     start: dt.datetime
     end: dt.datetime
     held: Any
@@ -101,9 +106,11 @@ class WindowRows(ABC):
     """The open windows of a key, as rows.
 
     Attributes:
+        row_type: the annotation of the row keys, after the key.
         deadlines: when they are due.
     """
 
+    row_type: Any = dt.datetime
     deadlines: Deadlines
 
     def stored(self, accumulator: Any) -> Any:
@@ -125,6 +132,18 @@ class WindowRows(ABC):
     @abstractmethod
     def ending(self, timer: Timer, ctx: Context, windows: Windows) -> Iterator[OpenWindow]:
         """Return the windows that a timer belongs to."""
+
+    def _opened(
+        self, ctx: Context, windows: Windows, row: Any, end: dt.datetime, create: Callable[[], Any]
+    ) -> Any:
+        """Return the accumulator of the window of a row, and set the timers of a new one."""
+        accumulator = windows.get(row, _NEW)
+        if accumulator is _NEW:
+            accumulator = create()
+            self.deadlines.set_all(ctx, end)
+        elif self.deadlines.has_closed(ctx, end):
+            self.deadlines.close_again(ctx, end)
+        return accumulator
 
     def alone(self, start: dt.datetime, end: dt.datetime) -> tuple[dt.datetime, dt.datetime]:
         """Return the interval of a window whose records are in no window that is deleted later."""

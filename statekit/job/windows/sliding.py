@@ -18,10 +18,16 @@ import numpy as np
 from statekit.codec.vectorized import sortable_ints
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
-from statekit.job.windows.elements import Row
+from statekit.job.windows.calendar_windows import CalendarWindow, calendar_windows, is_calendar
 from statekit.job.windows.instants import FIRST, LAST, plus, window_duration
-from statekit.job.windows.open_windows import Deadlines, OpenWindow, WindowRows, Windows
-from statekit.job.windows.window_columns import TimedWindow, WindowColumns
+from statekit.job.windows.open_windows import (
+    WINDOWS_AT_ONCE,
+    Deadlines,
+    OpenWindow,
+    WindowRows,
+    Windows,
+)
+from statekit.job.windows.window_columns import ColumnsByPlace, TimedWindow
 from statekit.job.windows.window_kind import Window
 from statekit.job.windows.window_values import WindowValues
 from statekit.records.keyed_batch import KeyColumns
@@ -35,6 +41,7 @@ from statekit.state.timers import Timer
 from statekit.timestamp import (
     MAX_MICROS,
     MIN_MICROS,
+    TIME_BYTES,
     micros_of_sortable,
     micros_to_datetime,
     timedelta_to_micros,
@@ -43,10 +50,6 @@ from statekit.timestamp import (
 _ZERO = dt.timedelta(0)
 _EPOCH = micros_to_datetime(0)
 _NEW: Any = object()
-# Windows of a key in memory at once while its records are added, beside those of two records.
-_WINDOWS_AT_ONCE = 100
-_START_BYTES = 8
-_WINDOWS_MAX = 10_000  # that are known
 
 _OPEN_MAX = 16
 """Sliding windows whose size is more than this many times `every` have timers. Without timers, a
@@ -110,25 +113,40 @@ class Sliding(Window):
         return SlidingColumns(values, make, self.rows(values.functions, deadlines), combiner)
 
 
-def tumbling(size: dt.timedelta | str, offset: dt.timedelta | str = _ZERO) -> Sliding:
+def tumbling(
+    size: dt.timedelta | str, offset: dt.timedelta | str = _ZERO, *, zone: str | None = None
+) -> Sliding | CalendarWindow:
     """Return windows of one size, one after the other, so that each record is in one.
 
     Parameters:
-        size: a timedelta or a text such as "1 hour".
-        offset: windows start at 1970-01-01 00:00 UTC plus this.
+        size: a timedelta or a text such as "1 hour"; also "1 month" or "1 year".
+        offset: windows start at 1970-01-01 00:00 UTC plus this; with a zone, or with months and
+            years, so long after midnight.
+        zone: the name of a time zone in whose local time windows start, such as "Europe/Berlin":
+            at midnight, on Monday, or on the first day of a month or year. Without a zone, months
+            are in UTC, and all others are multiples of their size since 1970-01-01 00:00 UTC.
 
     Raises:
-        StateTypeError: a duration is not valid, or the size is zero.
+        StateTypeError: a duration is not valid, the size is zero, windows of this size cannot
+            follow the clock of a zone, or there is no such zone.
 
     >>> tumbling("1 day", offset="6 hours").offset
     datetime.timedelta(seconds=21600)
+    >>> print(tumbling("1 month", zone="Europe/Berlin"))
+    tumbling 1 month in Europe/Berlin
     """
+    if zone is not None or is_calendar(size):
+        return calendar_windows(size, offset, "UTC" if zone is None else zone)
     length = window_duration(size, "size")
     return Sliding(length, length, window_duration(offset, "offset", least=0))
 
 
 def sliding(
-    size: dt.timedelta | str, every: dt.timedelta | str, offset: dt.timedelta | str = _ZERO
+    size: dt.timedelta | str,
+    every: dt.timedelta | str,
+    offset: dt.timedelta | str = _ZERO,
+    *,
+    zone: str | None = None,
 ) -> Sliding:
     """Return overlapping windows of one size: one starts every `every`.
 
@@ -136,14 +154,21 @@ def sliding(
         size: a timedelta or a text such as "1 hour".
         every: from the start of one window to that of the next; not more than the size.
         offset: windows start at 1970-01-01 00:00 UTC plus this.
+        zone: sliding windows have none. Only tumbling windows start in the local time of a zone.
 
     Raises:
-        StateTypeError: a duration is not valid or zero, `every` is more than the size, or a record
-            would be in more than 10,000 windows.
+        StateTypeError: a duration is not valid or zero, `every` is more than the size, a record
+            would be in more than 10,000 windows, or there is a zone.
 
     >>> sliding("1 hour", every="15 minutes").every
     datetime.timedelta(seconds=900)
     """
+    if zone is not None or is_calendar(size) or is_calendar(every):
+        raise StateTypeError(
+            f"sliding({shown(size)}, every={shown(every)}): sliding windows have fixed durations, "
+            'and neither months, years nor zones: give days, such as "30 days", without zone=, or '
+            'use tumbling("1 day", zone="Europe/Berlin") and combine its results'
+        )
     window = Sliding(
         window_duration(size, "size"),
         window_duration(every, "every"),
@@ -184,7 +209,8 @@ class SlidingRows(WindowRows):
         """Add a value to the windows of the current record, and return these windows."""
         touched = []
         for start, end in self._bounds(ctx.event_time):
-            windows[start] = accumulator = self._add(self._held(ctx, windows, start, end), value)
+            held = self._opened(ctx, windows, start, end, self._create)
+            windows[start] = accumulator = self._add(held, value)
             touched.append(OpenWindow(start, start, end, accumulator))
         return touched
 
@@ -196,7 +222,7 @@ class SlidingRows(WindowRows):
         """
         accumulators: dict[dt.datetime, Any] = {}
         add, of_one = self._add, -(-self._size // self._every)
-        at_once, is_tumbling = _WINDOWS_AT_ONCE + 2 * of_one, of_one == 1
+        at_once, is_tumbling = WINDOWS_AT_ONCE + 2 * of_one, of_one == 1
         start = end = LAST
         for value in values:
             at = ctx.event_time
@@ -208,19 +234,9 @@ class SlidingRows(WindowRows):
                 accumulators.clear()
             for start, end in self._bounds(at):
                 if start not in accumulators:
-                    accumulators[start] = self._held(ctx, windows, start, end)
+                    accumulators[start] = self._opened(ctx, windows, start, end, self._create)
                 accumulators[start] = add(accumulators[start], value)
         windows.update(accumulators)
-
-    def _held(self, ctx: Context, windows: Windows, start: dt.datetime, end: dt.datetime) -> Any:
-        """Return the accumulator of a window, and set the timers of a new one."""
-        accumulator = windows.get(start, _NEW)
-        if accumulator is _NEW:
-            accumulator = self._create()
-            self.deadlines.set_all(ctx, end)
-        elif self.deadlines.has_closed(ctx, end):
-            self.deadlines.close_again(ctx, end)
-        return accumulator
 
     def ending(self, timer: Timer, ctx: Context, windows: Windows) -> Iterator[OpenWindow]:
         """Return the windows that a timer belongs to: one, or several at the first and the last
@@ -264,8 +280,10 @@ class SlidingRows(WindowRows):
         return (at - self._origin) % self._every
 
 
-class SlidingColumns(WindowColumns):
+class SlidingColumns(ColumnsByPlace):
     """Tumbling and sliding windows of many keys. Their row keys contain the starts."""
+
+    _place_bytes = TIME_BYTES
 
     def __init__(
         self, values: WindowValues, make: Make, rows: SlidingRows, combiner: Combiner | None
@@ -275,28 +293,9 @@ class SlidingColumns(WindowColumns):
         self._size_us = timedelta_to_micros(window.size)
         self._every_us = timedelta_to_micros(window.every)
         self._origin_us = timedelta_to_micros(window.offset % window.every)
-        self._windows: dict[bytes, TimedWindow] = {}
 
-    def _opened(
-        self, rows: Sequence[Row], windows: MapState[Any, Any]
-    ) -> tuple[list[TimedWindow], Sequence[Any]]:
-        of_rows = [self._window_at(row_key[-_START_BYTES:]) for row_key, _ in rows]
-        return of_rows, [row for _, row in rows]
-
-    def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
-        return windows.values_of_rows(stored)
-
-    def _window_at(self, stored_start: bytes) -> TimedWindow:
-        """Return the window with this stored start. Many rows share one window."""
-        window = self._windows.get(stored_start)
-        if window is None:
-            if len(self._windows) >= _WINDOWS_MAX:
-                self._windows.clear()
-            window = self._windows[stored_start] = self._window(stored_start)
-        return window
-
-    def _window(self, stored_start: bytes) -> TimedWindow:
-        start_us = micros_of_sortable(stored_start)
+    def _window(self, place: bytes) -> TimedWindow:
+        start_us = micros_of_sortable(place)
         end_us = start_us + self._size_us - (start_us - self._origin_us) % self._every_us
         end = LAST if end_us >= MAX_MICROS else micros_to_datetime(end_us)
         start = FIRST if start_us == MIN_MICROS else micros_to_datetime(start_us)

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import compress, islice
 from operator import not_
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from statekit.errors import CALL_FAILURES
 from statekit.functions.context import Context, Due
@@ -28,6 +28,7 @@ from statekit.records.result_type import Make, made_of_columns
 from statekit.state.map_state import MapState
 
 _ROWS_AT_ONCE = 8_192
+_WINDOWS_MAX = 10_000  # that are known
 
 
 class TimedWindow(NamedTuple):
@@ -153,3 +154,40 @@ class WindowColumns(ABC):
                 one = self._values.results(held[n : n + 1], [of[n : n + 1] for of in lists])
                 self._make(*key_fields(key), starts[n], ends[n], *(value for (value,) in one))
             raise
+
+
+class ColumnsByPlace(WindowColumns):
+    """Windows of many keys whose row keys end with their place in time: the start, or the start and
+    the end.
+    """
+
+    _place_bytes: ClassVar[int]
+
+    def __init__(
+        self, values: WindowValues, make: Make, rows: WindowRows, combiner: Combiner | None
+    ) -> None:
+        super().__init__(values, make, rows, combiner)
+        self._windows: dict[bytes, TimedWindow] = {}
+
+    @abstractmethod
+    def _window(self, place: bytes) -> TimedWindow:
+        """Return the window at a place."""
+
+    def _window_at(self, place: bytes) -> TimedWindow:
+        """Return the window at a place. Many rows share one window."""
+        window = self._windows.get(place)
+        if window is None:
+            if len(self._windows) >= _WINDOWS_MAX:
+                self._windows.clear()
+            window = self._windows[place] = self._window(place)
+        return window
+
+    def _opened(
+        self, rows: Sequence[Row], windows: MapState[Any, Any]
+    ) -> tuple[list[TimedWindow], Sequence[Any]]:
+        size = self._place_bytes
+        of_rows = [self._window_at(row_key[-size:]) for row_key, _ in rows]
+        return of_rows, [row for _, row in rows]
+
+    def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
+        return windows.values_of_rows(stored)

@@ -1,7 +1,7 @@
 """Kinds of windows: the properties of a kind, and the classes that keep its windows.
 
 A kind is one module: its `Window`, the functions that create it, the rows of a key, and the columns
-of many keys. `sliding` and `sessions` are the two.
+of many keys: `sliding`, `calendar_windows` and `sessions`.
 """
 
 from __future__ import annotations

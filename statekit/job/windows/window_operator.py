@@ -163,7 +163,7 @@ class Windowing:
             ),
         )
         states = {
-            "windows": _MAP[dt.datetime, rows.stored(values.accumulator)],
+            "windows": _MAP[rows.row_type, rows.stored(values.accumulator)],
             **element_hints(values.element_types),
         }
         hints = {"ctx": Context, **states, "return": _ITERATOR[output]}

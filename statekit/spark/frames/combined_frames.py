@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from statekit.codec.annotations import peel
 from statekit.job.plan import Operator
-from statekit.records.panes import LATE, SlidingPanes
+from statekit.records.panes import LATE
 from statekit.records.partial_aggregate import PartialAggregate
 from statekit.records.preaggregate import Combiner
 from statekit.spark.frames.columns import projected_to, quoted
@@ -117,6 +117,7 @@ class AggregatesInJvm:
         taken = [*self._keys.items(), *self._values.items()]
         self._inputs = [self._checked(name).alias(column) for name, column in taken]
         groups = list(self._keys.values())
+        self._pane = None if combiner.panes is None else combiner.panes.sql(_TIME)
         if combiner.panes is not None:
             self._inputs.append(self._time(combiner.panes.event_time).alias(_TIME))
             groups.append(_PANE)
@@ -140,8 +141,7 @@ class AggregatesInJvm:
         # Both need Python: classes that compute fields, and keys in several forms.
         if combiner.makes_records(read.columns) or combiner.has_spellings:
             return False
-        # The pane of a session depends on other records of the key, not on one record alone.
-        if not isinstance(combiner.panes, SlidingPanes | None):
+        if combiner.panes is not None and combiner.panes.sql(_TIME) is None:
             return False
         types = {field.name: field.dataType for field in read.schema}
         # In a collation, texts that differ may be one group.
@@ -158,9 +158,8 @@ class AggregatesInJvm:
             late_us: the watermark that makes a record late.
         """
         groups = list(map(F.col, self._keys.values()))
-        if self._combiner.panes is not None:
-            assert isinstance(self._combiner.panes, SlidingPanes)
-            groups.append(_pane(self._combiner.panes, late_us).alias(_PANE))
+        if self._pane is not None:
+            groups.append(_unless_late(self._pane, late_us).alias(_PANE))
         found = first_step(df.select(*self._inputs).groupBy(*groups).agg(*self._aggregates))
         if found is None or len(found.columns) != len(self._found):
             return None
@@ -259,16 +258,15 @@ def _is_the_same(
     return part.verb != "sum" and isinstance(type_, ordered)
 
 
-def _pane(panes: SlidingPanes, late_us: int) -> Column:
-    """Return the pane of a record from its event time, as `SlidingPanes.of` does.
+def _unless_late(pane: str, late_us: int) -> Column:
+    """Return the pane of a record, or that of all late records, as `Panes.of` does.
 
     The watermark is in a struct: Spark compiles numbers into its code, which would be compiled anew
     in each epoch.
+
+    Parameters:
+        pane: of a record that is not late, in SQL.
     """
-    pane = f"({_TIME} - {panes.first_us}L) div {panes.every_us}L"
-    if remainder := panes.size_us % panes.every_us:
-        into = f"({_TIME} - {panes.first_us}L) % {panes.every_us}L"
-        pane = f"2L * ({pane}) + if({into} >= {remainder}L, 1L, 0L)"
     late = f"named_struct('us', {max(late_us, MIN_MICROS - 1)}L)"
     return F.expr(f"if(named_struct('us', {_TIME}) <= {late}, {LATE}L, {pane})")
 

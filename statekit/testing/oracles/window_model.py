@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 from statekit.functions.process import Process
 from statekit.job.windows.aggregation import AggregatedResult
+from statekit.job.windows.calendar_windows import CalendarWindow
 from statekit.job.windows.field_aggregates import Collect
 from statekit.job.windows.sessions import Session
 from statekit.job.windows.sliding import Sliding
@@ -156,6 +159,8 @@ class WindowModel:
                 return _sessions(records, timedelta_to_micros(gap))
             case Sliding() as kind:
                 return _grouped(records, partial(_bounds, kind))
+            case CalendarWindow() as kind:
+                return _grouped(records, lambda at: [calendar_bounds(kind, at)])
         raise TypeError(f"{self._kind} has no model: add one to {__name__}")
 
 
@@ -208,3 +213,99 @@ def _bounds(window: Sliding, at: int) -> Iterator[tuple[int, int]]:
         if start < MIN_MICROS:
             return
         start -= every
+
+
+# ----------------------------------------------------------------------- windows of a calendar
+
+_DAY = 86_400_000_000
+
+
+@lru_cache(maxsize=10_000)  # a model looks at each record again in each epoch
+def calendar_bounds(window: CalendarWindow, at: int) -> tuple[int, int]:
+    """Return the start and end of the calendar window that contains an instant.
+
+    All begins of windows near the instant are computed, each from its local time.
+    """
+    zone = ZoneInfo(window.zone)
+    begins = {
+        instant
+        for local in _local_begins(window, at + _offset(zone, at))
+        for instant in _instants(zone, local, is_day=window.months > 0 or window.size.days > 0)
+    }
+    start = max(begin for begin in begins if begin <= at)
+    end = min(begin for begin in begins if begin > at)
+    return max(start, MIN_MICROS), min(end, MAX_MICROS)
+
+
+def _local_begins(window: CalendarWindow, local: int) -> Iterator[int]:
+    """Yield the local times near another at which windows begin, in microseconds."""
+    offset = timedelta_to_micros(window.offset)
+    if window.months:
+        current = _month_of((local - offset) // _DAY) // window.months
+        for number in range(current - 1, current + 3):
+            years, month = divmod(number * window.months, 12)
+            yield _days_before_month(1970 + years, month) * _DAY + offset
+        return
+    size = timedelta_to_micros(window.size)
+    origin = offset + (_days_before_first_monday() * _DAY if size % (7 * _DAY) == 0 else 0)
+    first = (local - 2 * _DAY - origin) // size
+    for number in range(first, (local + 2 * _DAY - origin) // size + 2):
+        yield origin + number * size
+
+
+def _days_before_month(year: int, month: int) -> int:
+    """Return the days from 1970-01-01 to the first day of a month, which is counted from 0.
+
+    400 years have always the same number of days, so the years before 1 and after 9999 have those
+    of others.
+    """
+    cycles, year = divmod(year - 2000, 400)
+    day = dt.date(2000 + year, month + 1, 1)
+    return (day - dt.date(1970, 1, 1)).days + cycles * 146_097
+
+
+def _month_of(day: int) -> int:
+    """Return the months from 1970-01 to the month of a day, which is counted from 1970-01-01."""
+    cycles, day = divmod(day, 146_097)
+    date = dt.date(1970, 1, 1) + dt.timedelta(days=day)
+    return (date.year + 400 * cycles - 1970) * 12 + date.month - 1
+
+
+def _days_before_first_monday() -> int:
+    """Return the days from 1970-01-01 to the Monday of its week."""
+    return -dt.date(1970, 1, 1).weekday()
+
+
+def _instants(zone: ZoneInfo, local: int, *, is_day: bool) -> Iterable[int]:
+    """Return the instants at which a clock shows a local time, the first of them for days.
+
+    If the clock skips the time, it is the instant at which it does.
+    """
+    offsets = [_local_offset(zone, local, fold) for fold in (0, 1)]
+    shown = [local - offset for offset in offsets if _offset(zone, local - offset) == offset]
+    if shown:
+        return shown[:1] if is_day else shown
+    before, after = local - offsets[1], local - offsets[0]
+    while after - before > 1:
+        middle = (before + after) // 2
+        is_set = _offset(zone, middle) != offsets[0]
+        before, after = (before, middle) if is_set else (middle, after)
+    return [after]
+
+
+def _offset(zone: ZoneInfo, at: int) -> int:
+    """Return local time less UTC at an instant. The first and the last day have that of others."""
+    inside = min(max(at, MIN_MICROS + _DAY), MAX_MICROS - _DAY)
+    return _micros_of(micros_to_datetime(inside).astimezone(zone))
+
+
+def _local_offset(zone: ZoneInfo, local: int, fold: int) -> int:
+    """Return local time less UTC at a local time."""
+    inside = min(max(local, MIN_MICROS), MAX_MICROS)
+    return _micros_of(micros_to_datetime(inside).replace(tzinfo=zone, fold=fold))
+
+
+def _micros_of(at: dt.datetime) -> int:
+    offset = at.utcoffset()
+    assert offset is not None, "it has a zone"
+    return timedelta_to_micros(offset)

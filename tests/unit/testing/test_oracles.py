@@ -31,7 +31,12 @@ class Reading(NamedTuple):
 
 TIMES: dict[str, Any] = {"key": "sensor", "event_time": "at", "lateness": "20 seconds"}
 LATE = {"allowed_lateness": "30 s"}
-WINDOWS = [sk.tumbling("30 s"), sk.sliding("60 s", every="20 s"), sk.session("10 s")]
+WINDOWS = [
+    sk.tumbling("30 s"),
+    sk.sliding("60 s", every="20 s"),
+    sk.session("10 s"),
+    sk.tumbling("1 hour", zone="Asia/Kathmandu"),
+]
 SEVERAL: dict[str, sk.FieldAggregate] = {
     "readings": sk.Count(),
     "prices": sk.Count("price"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -100,7 +100,8 @@ class KafkaSource(Source):
         self.close()
         self._find_partitions()
         if reads_here:
-            self._prefetched = _Prefetched(PartitionConsumer(self.cluster, self.isolation))
+            consumer = PartitionConsumer(self.cluster, self.isolation)
+            self._prefetched = _Prefetched(consumer, self._packed)
 
     def close(self) -> None:
         if self._prefetched is not None:
@@ -128,9 +129,12 @@ class KafkaSource(Source):
         return {**start, **self._named(taken)}
 
     def read(self, partition: str, start: Offset | None, end: Offset) -> Iterator[pa.RecordBatch]:
-        of, columns = KafkaPartition.of(partition), self._columns()
-        for messages in self._messages(of, start, end):
-            yield message_columns(columns, messages)
+        of = KafkaPartition.of(partition)
+        if self.drop_repeats is None:
+            yield from self._packs(of, start, end)
+            return
+        for messages in self._without_repeats(of, start, end, self.drop_repeats):
+            yield message_columns(self._columns(), messages)
 
     def decoder(self, records: Records, name: str) -> Decoder:
         columns = self._value_field() | dict(self.fields)
@@ -152,16 +156,29 @@ class KafkaSource(Source):
             return self._prefetched.lag(at)
         return sum(max(0, self._ends.get(of, 0) - offset) for of, offset in at.items())
 
-    def _messages(
-        self, partition: KafkaPartition, start: int | None, end: int
+    def _packed(self, messages: list[Message]) -> Any:
+        """Return what is kept of messages until they are read: the columns, or all of them, which
+        the filter of repeats needs.
+        """
+        return messages if self.drop_repeats else message_columns(self._columns(), messages)
+
+    def _packs(self, partition: KafkaPartition, start: int | None, end: int) -> Iterable[Any]:
+        """Return the messages of a range, packed."""
+        packs = None
+        if self._prefetched is not None:
+            packs = self._prefetched.packs(partition, start, end)
+        if packs is None:
+            reader = reader_of_process(self.cluster, self.isolation)
+            return map(self._packed, reader.read(partition, start, end))
+        return packs
+
+    def _without_repeats(
+        self, partition: KafkaPartition, start: int | None, end: int, within: int
     ) -> Iterator[Sequence[Message]]:
         """Yield the messages of a range, in parts."""
-        if self.drop_repeats is None:
-            yield from self._all_messages(partition, start, end)
-            return
-        repeats = self._repeats_before(partition, start, self.drop_repeats)
+        repeats = self._repeats_before(partition, start, within)
         count = 0
-        for messages in self._all_messages(partition, start, end):
+        for messages in self._packs(partition, start, end):
             kept = [message for message in messages if not _is_repeat(repeats, message)]
             count += len(messages) - len(kept)
             if kept:
@@ -177,18 +194,6 @@ class KafkaSource(Source):
                 end,
                 partition.number,
             )
-
-    def _all_messages(
-        self, partition: KafkaPartition, start: int | None, end: int
-    ) -> Iterator[Sequence[Message]]:
-        """Yield the messages of a range, in parts, with repeats."""
-        if self._prefetched is not None:
-            messages = self._prefetched.messages(partition, start, end)
-            if messages is not None:
-                for at in range(0, len(messages), _ROWS_MAX):
-                    yield messages[at : at + _ROWS_MAX]
-                return
-        yield from reader_of_process(self.cluster, self.isolation).read(partition, start, end)
 
     def _repeats_before(
         self, partition: KafkaPartition, start: int | None, within: int
@@ -299,15 +304,20 @@ def shares(counts: Mapping[KafkaPartition, int], limit: int) -> dict[KafkaPartit
 class _Prefetched:
     """The records of the next epoch, which are taken from the consumer before the epoch runs.
 
+    Messages are packed as soon as there are enough. They take several times the memory of their
+    columns.
+
     Parameters:
         consumer: of all partitions.
+        pack: returns what is kept of messages.
     """
 
-    def __init__(self, consumer: PartitionConsumer) -> None:
-        self._consumer = consumer
+    def __init__(self, consumer: PartitionConsumer, pack: Callable[[list[Message]], Any]) -> None:
+        self._consumer, self._pack = consumer, pack
         self._starts: dict[KafkaPartition, int | None] = {}
         self._ends: dict[KafkaPartition, int | None] = {}
-        self._messages: dict[KafkaPartition, list[Message]] = {}
+        self._packs: dict[KafkaPartition, list[Any]] = {}
+        self._loose: dict[KafkaPartition, list[Message]] = {}
         self._count = 0
         self._handed_over: set[KafkaPartition] = set()
 
@@ -323,24 +333,37 @@ class _Prefetched:
         """Return where the next epoch ends, after its records have been taken."""
         self._continue_at(start)
         until_s, consumer = stopwatch_s() + wait_s, self._consumer
-        found = self._messages or consumer.take(limit, 0.0)
-        while not found:
+        self._take(limit, 0.0)
+        while self._is_empty():
             left_s = until_s - stopwatch_s()
             # Without a time to wait, it is certain only at the end that there is no record.
             if left_s <= 0 and (wait_s > 0 or consumer.is_at_end):
                 break
-            found = consumer.take(limit, max(left_s, 0.0) or _POLL_S)
-            if not found and not consumer.is_at_end:
+            self._take(limit, max(left_s, 0.0) or _POLL_S)
+            if self._is_empty() and not consumer.is_at_end:
                 consumer.check_silence()
-        if found is not self._messages:
-            self._add(found)
-        if 0 < self._count < limit and consumer.left > _FILL_FROM:
-            self._add(consumer.fill(limit - self._count, _FILL_S))
+        if not self._is_empty() and consumer.left > _FILL_FROM:
+            self._fill(limit, stopwatch_s() + _FILL_S)
         return {partition: end for partition, end in self._ends.items() if end is not None}
 
-    def messages(
-        self, partition: KafkaPartition, start: int | None, end: int
-    ) -> Sequence[Message] | None:
+    def _is_empty(self) -> bool:
+        return self._count == 0
+
+    def _take(self, limit: int, wait_s: float) -> None:
+        """Take records until there are as many as the limit, or none is left for now."""
+        while (left := limit - self._count) > 0:
+            found = self._consumer.take(min(left, _ROWS_MAX), wait_s)
+            if not found:
+                return
+            self._add(found)
+            wait_s = 0.0
+
+    def _fill(self, limit: int, until_s: float) -> None:
+        """Take records until there are as many as the limit, or some time has come."""
+        while (left := limit - self._count) > 0 and (left_s := until_s - stopwatch_s()) > 0:
+            self._add(self._consumer.fill(min(left, _ROWS_MAX), left_s))
+
+    def packs(self, partition: KafkaPartition, start: int | None, end: int) -> Sequence[Any] | None:
         """Hand over the records of a range; None if other ones were taken, or it was done before.
 
         They are not kept: they would take memory, and time in collections of garbage, while the
@@ -350,7 +373,8 @@ class _Prefetched:
         if not is_taken or partition in self._handed_over:
             return None
         self._handed_over.add(partition)
-        return self._messages.pop(partition, ())
+        loose = self._loose.pop(partition, [])
+        return [*self._packs.pop(partition, ()), *([self._pack(loose)] if loose else ())]
 
     def _continue_at(self, start: Mapping[KafkaPartition, int | None]) -> None:
         """Take what follows these offsets."""
@@ -375,12 +399,16 @@ class _Prefetched:
         self._forget()
 
     def _forget(self) -> None:
-        self._messages, self._count = {}, 0
+        self._packs, self._loose, self._count = {}, {}, 0
         self._handed_over.clear()
 
     def _add(self, taken: Mapping[KafkaPartition, list[Message]]) -> None:
         for partition, messages in taken.items():
-            self._messages.setdefault(partition, []).extend(messages)
+            loose = self._loose.setdefault(partition, [])
+            loose += messages
+            if len(loose) >= _ROWS_MAX:
+                self._packs.setdefault(partition, []).append(self._pack(loose))
+                self._loose[partition] = []
             last = messages[-1].offset()
             assert last is not None
             self._ends[partition] = last + 1

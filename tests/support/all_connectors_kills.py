@@ -100,7 +100,7 @@ class KilledRuns:
 
     def _kill_workers(self, run: KillableProcess, chosen: random.Random) -> None:
         """Kill the Python workers of Spark, which runs their tasks again."""
-        run.kill_workers()
+        until(lambda: run.kill_workers() > 0 or not run.is_alive, PATIENCE_S)
 
     def _kill_database(self, run: KillableProcess, chosen: random.Random) -> None:
         self.postgres.server.kill()

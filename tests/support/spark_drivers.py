@@ -63,13 +63,18 @@ class KillableProcess:
         except ProcessLookupError:
             return
 
-    def kill_workers(self) -> None:
-        """Kill the Python workers of a Spark driver, and not the daemon that starts them."""
+    def kill_workers(self) -> int:
+        """Kill the Python workers of a Spark driver, and not the daemon that starts them. Return
+        how many there were.
+        """
+        killed = 0
         with contextlib.suppress(psutil.NoSuchProcess):
             for process in psutil.Process(self.pid).children(recursive=True):
-                words = process.cmdline()
-                if "pyspark.daemon" in words and process.parent().name().startswith("python"):
+                parent = process.parent()  # a worker has the words of the daemon that it is from
+                if parent is not None and "pyspark.worker" in parent.cmdline():
                     process.kill()
+                    killed += 1
+        return killed
 
     def wait_for(self, word: str) -> None:
         assert self._process.stdout is not None

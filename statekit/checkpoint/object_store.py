@@ -636,18 +636,18 @@ def _failures(*, lasting: bool = False, needs_no_file: bool = False) -> Iterator
         needs_no_file: a missing file is an error too: the bucket is missing, or a part of an
             upload.
     """
+    # Each answer is raised where it is made: a frame that had it in a variable would be in a cycle
+    # with its traceback, and with it all that the epoch has in memory.
     try:
         yield
-        return
     except (FileNotFoundError, store_errors.NotFoundError) as error:
-        answer: Exception = FileNotFoundError()
-        if needs_no_file:
-            answer = RequestError(_first_line(error), may_pass=not _NO_BUCKET.search(str(error)))
+        if not needs_no_file:
+            raise FileNotFoundError from None
+        raise RequestError(_first_line(error), may_pass=not _NO_BUCKET.search(str(error))) from None
     except store_errors.AlreadyExistsError:
-        answer = FileExistsError()
+        raise FileExistsError from None
     except (store_errors.BaseError, OSError, ValueError) as error:
-        answer = RequestError(_first_line(error), may_pass=not lasting and _may_pass(error))
-    raise answer from None
+        raise RequestError(_first_line(error), may_pass=not lasting and _may_pass(error)) from None
 
 
 def _may_pass(error: Exception) -> bool:

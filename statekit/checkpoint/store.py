@@ -470,7 +470,7 @@ class Store:
             try:
                 return ask()
             except RequestError as error:
-                failed = error
+                failed = error.with_traceback(None)  # no cycle with this frame
             except (FileNotFoundError, FileExistsError, StatekitError):
                 raise
             except OSError as error:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 import statekit as sk
+from statekit.checkpoint.store import Store
 from statekit.runtime import rare_collection
 
 
@@ -52,6 +54,22 @@ def test_cycles_of_an_epoch_are_gone_in_the_next_one() -> None:
     job.source("orders", Order).process(cyclic)
     job.run({"orders": [Order(0), Order(1)]}, epoch_size=1)
     assert alive == [0, 0]
+
+
+@pytest.mark.parametrize("ask", ["exists", "read_if_there", "create"])
+def test_an_answer_that_a_file_is_missing_or_there_keeps_nothing_in_a_cycle(
+    tmp_path: Path, ask: str
+) -> None:
+    """The frames around it have all records of an epoch."""
+    store, content = Store(tmp_path), b"{}"
+    path = "epochs/1.json"
+    for _ in range(2):  # the first time, modules are imported
+        gc.collect()
+        if ask == "create":
+            store.create(path, content)  # the second time, the file is there
+        else:
+            assert not getattr(store, ask)(path)
+    assert gc.collect() == 0
 
 
 @pytest.mark.usefixtures("usual_collection")

@@ -75,7 +75,7 @@ sk.tumbling("1 day", zone="Europe/Berlin")
 sk.tumbling("1 day", zone=5)  # error: incompatible type "int"; expected "str | None"
 sk.tumbling(5)  # error: incompatible type "int"; expected "timedelta | str"
 sk.sliding("1 hour")  # error: Missing positional argument "every"
-source.window("1 hour", key="ad", event_time="at")  # error: expected "Sliding | Session"
+source.window("1 hour", key="ad", event_time="at")  # error: expected "Window"
 source.window(sk.tumbling("1 h"), event_time="at")  # error: Missing named argument "key"
 source.window(
     sk.tumbling("1 h"),

@@ -28,10 +28,10 @@ from statekit.timestamp import MAX_MICROS, MIN_MICROS
 WEEK_US = 7 * DAY_US
 _MONDAY_US = -3 * DAY_US  # of the week of 1970-01-01
 
-# An interval has about so many boundaries, and is at most eight years long.
+# An interval has about so many boundaries, and is at most eight years long, or one window.
 _BOUNDARIES = 2_048
 _INTERVAL_MAX_US = 8 * 366 * DAY_US
-_INTERVALS_MAX = 1_024  # that are kept
+_INTERVALS_MAX = 256  # that are kept
 
 # Local times differ from UTC by less than a day. Intervals are computed with a margin of two.
 _MARGIN_US = 2 * DAY_US
@@ -132,7 +132,7 @@ class CalendarGrid:
 
     @property
     def _interval_us(self) -> int:
-        return min(_BOUNDARIES * self.typical_us, _INTERVAL_MAX_US)
+        return min(_BOUNDARIES * self.typical_us, max(_INTERVAL_MAX_US, self.typical_us))
 
     def _interval(self, number: int) -> _Interval:
         return _interval(self, number)

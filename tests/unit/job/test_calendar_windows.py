@@ -384,6 +384,7 @@ def test_sliding_windows_have_no_calendar() -> None:
             sk.sliding(size, every, **options)
 
 
+@pytest.mark.slow
 def test_without_a_database_utc_is_there_and_others_say_what_to_install() -> None:
     code = """
 import sys, zoneinfo

@@ -463,6 +463,26 @@ def test_a_window_closes_when_no_record_of_it_can_come() -> None:
     assert is_empty(harness)
 
 
+@pytest.mark.parametrize(("epoch_size", "fired"), [(100, []), (3, [0, 10])])
+def test_a_run_that_does_not_drain_leaves_the_windows_that_its_last_epoch_completes(
+    epoch_size: int, fired: list[int], tmp_path: Path
+) -> None:
+    def run(*seconds: float, **options: Any) -> list[float]:
+        job = sk.Job("runs")
+        windows = job.source("events", Event).window(
+            sk.tumbling("10 s"), key="key", event_time="at"
+        )
+        windows.count().sink("out")
+        made = job.run({"events": events(*seconds)}, checkpoint=tmp_path, **options)
+        return [start for start, _, _ in seen(made["out"])]
+
+    given = (1, 11, 21, 31, 32)
+    assert run(*given, epoch_size=epoch_size, drain=False) == fired
+    assert run(*given, drain=False) == []
+    assert run(*given, 33, drain=False) == [start for start in (0, 10, 20) if start not in fired]
+    assert run(*given, 33, drain=True) == [30]
+
+
 def test_a_session_does_not_close_early_when_it_grows() -> None:
     harness = collected(sk.session("10 s"))
     harness.send(*events(1))

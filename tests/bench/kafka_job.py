@@ -308,8 +308,8 @@ def latency() -> list[Row]:
             f"{1000 * p50:.0f} ms in the median, {1000 * p99:.0f} ms for 99 of 100",
             "20 ms, 60 ms",
             (statekit(p50, len(taken))._replace(p50=p50, p99=p99),),
-            without="one system alone",
-            note="the broker is asked for records every 10 ms: it does not wake up for new ones",
+            without="one system alone.",
+            note="The broker is asked for records every 10 ms, as it does not wake up for new ones.",
         )
     ]
 

@@ -30,7 +30,7 @@ PLOTS = {
     "costs.png": "statekit against itself: what size and options cost",
     "rates.png": "Events per second and core",
     "spark-rates.png": "Events per second on Spark",
-    "latency.png": "Latency of a batch on Spark",
+    "latency.png": "Latency of batches, epochs and records",
     "keys.png": "What it costs to hold more keys",
 }
 

@@ -309,7 +309,9 @@ def latency() -> list[Row]:
             "20 ms, 60 ms",
             (statekit(p50, len(taken))._replace(p50=p50, p99=p99),),
             without="one system alone.",
-            note="The broker is asked for records every 10 ms, as it does not wake up for new ones.",
+            note=(
+                "The broker is asked for records every 10 ms, as it does not wake up for new ones."
+            ),
         )
     ]
 

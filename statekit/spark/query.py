@@ -39,6 +39,20 @@ from statekit.timestamp import instant
 if TYPE_CHECKING:
     from statekit.metrics.endpoint import Endpoint
 
+class _Interrupted(Exception):  # noqa: N818 - Spark catches it
+    """Ends the micro-batch of a query that is stopped.
+
+    Spark looks for this text, by an expression that overflows its stack in a long one: the errors
+    of the jobs that it cancels have the stack of the JVM.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling a job of a stopped query"
+            ": java.lang.InterruptedException"
+        )
+
+
 _MOST_PROGRESS = 100
 _CHECK_WATERMARK_S = 0.5
 _LONGEST_WAIT_S = 0.5
@@ -354,6 +368,8 @@ class Query:
                 self._batch_epoch(df, batch)
             except BaseException as error:
                 self._first_error = self._first_error or error  # before a heartbeat gets the lock
+                if self._stopped.is_set():
+                    raise _Interrupted from None
                 raise
 
     def _batch_epoch(self, df: DataFrame, batch: int) -> None:

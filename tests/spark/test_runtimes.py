@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -188,6 +189,18 @@ def test_a_running_job_is_stopped_and_continued_with_any_trigger(runs: Runs, tri
     assert by_word(runs.parquet("out")) == by_word(counted(given)[0])
 
 
+@contextmanager
+def printed_by_spark(runs: Runs) -> Iterator[Callable[[], str]]:
+    """Give a function that returns what the JVM writes to its standard error within this block."""
+    jvm: Any = runs.spark._jvm
+    before, written = jvm.java.lang.System.err, jvm.java.io.ByteArrayOutputStream()
+    jvm.java.lang.System.setErr(jvm.java.io.PrintStream(written, True))
+    try:
+        yield written.toString
+    finally:
+        jvm.java.lang.System.setErr(before)
+
+
 def test_stop_in_the_middle_of_an_epoch_leaves_nothing_running_and_loses_nothing(
     runs: Runs,
 ) -> None:
@@ -204,7 +217,9 @@ def test_stop_in_the_middle_of_an_epoch_leaves_nothing_running_and_loses_nothing
 
     query = runs.start(counting_job(), {"events": stream}, outputs={"counted": slow})
     _wait(lambda: begun)
-    query.stop()
+    with printed_by_spark(runs) as printed:
+        query.stop()
+    assert "Exception in thread" not in printed()
     # Whatever the epoch came to, it came to it before stop() returned.
     after = list(ended), query.epoch
     time.sleep(1.2)

@@ -39,6 +39,7 @@ from statekit.timestamp import instant
 if TYPE_CHECKING:
     from statekit.metrics.endpoint import Endpoint
 
+
 class _Interrupted(Exception):  # noqa: N818 - Spark catches it
     """Ends the micro-batch of a query that is stopped.
 

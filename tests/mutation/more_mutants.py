@@ -91,7 +91,7 @@ WINDOWS = [
     Mutant(
         "fires-once-only",
         "a window that has fired does not fire again for late records",
-        _SLIDING,
+        _OPEN,
         """
         elif self.deadlines.has_closed(ctx, end):
             self.deadlines.close_again(ctx, end)

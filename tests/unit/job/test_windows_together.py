@@ -101,7 +101,7 @@ def test_results_states_timers_and_late_records_are_those_of_records_one_by_one(
     options = {"window": window, "lateness": after(lateness), "allowed_lateness": after(allowed)}
     made = [Harness(of(make, **options)) for of in (together, one_by_one)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("statekit.job.windows.sliding._WINDOWS_AT_ONCE", at_once)
+        patch.setattr("statekit.job.windows.sliding.WINDOWS_AT_ONCE", at_once)
         for records in [*epochs, []]:
             found, expected = (harness.send(*records) for harness in made)
             assert list(map(tuple, found)) == list(map(tuple, expected))

@@ -294,7 +294,7 @@ class KafkaServers:
         return self._client(AdminClient, {"error_cb": noted}, {}), noted
 
     def retried(self, doing: str, ask: Callable[[], T], noted: LastError | None = None) -> T:
-        """Return what a function returns. It is called again while a retry may mend its error.
+        """Call a function, and return its result. Call it again while that may mend its error.
 
         Parameters:
             doing: what it does, for the message.

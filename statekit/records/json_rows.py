@@ -47,7 +47,7 @@ def json_documents(batch: pa.RecordBatch) -> list[bytes]:
 
 @lru_cache(maxsize=64)
 def _row_of(names: tuple[str, ...]) -> Callable[..., object]:
-    """Return what makes a row for `msgspec.json` of its values: a class, whose objects are made and
+    """Return the constructor of rows for `msgspec.json`: a class, whose objects are made and
     encoded in a third of the time of dicts.
     """
     fields = [f"column_{number}" for number in range(len(names))]

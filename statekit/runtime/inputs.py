@@ -248,16 +248,18 @@ class RunInputs:
         self.offsets = ends
         self._waiting.clear()
 
+    @property
+    def _sources(self) -> list[SourceInput]:
+        return [each for each in self.inputs.values() if isinstance(each, SourceInput)]
+
     def lags(self) -> dict[str, int]:
         """Return how many records are behind the last epoch, of the sources that know it."""
-        sources = [each for each in self.inputs.values() if isinstance(each, SourceInput)]
-        found = {of.name: of.source.lag(_partitions(self.offsets[of.name])) for of in sources}
+        found = {of.name: of.source.lag(_partitions(self.offsets[of.name])) for of in self._sources}
         return {name: lag for name, lag in found.items() if lag is not None}
 
     def lag_limits(self) -> dict[str, int]:
         """Return the number up to which these records are counted, of the sources with a limit."""
-        sources = [each for each in self.inputs.values() if isinstance(each, SourceInput)]
-        found = {of.name: of.source.lag_limit for of in sources}
+        found = {of.name: of.source.lag_limit for of in self._sources}
         return {name: limit for name, limit in found.items() if limit is not None}
 
     def committed(self, ends: EpochOffsets) -> EpochOffsets:

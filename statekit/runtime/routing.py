@@ -83,7 +83,7 @@ class Routing:
         }
 
     def _by_key(self, records: Sequence[Any]) -> list[_KeyRecords]:
-        """Return the keys of records."""
+        """Return the keys of records, each with its records."""
         keys = self._builder.keys(records)
         numbers: defaultdict[Any, list[int]] = defaultdict(list)
         if _UNLIKE.issuperset(_types_of(keys)):
@@ -98,12 +98,12 @@ class Routing:
     def _dealt(self, records: Sequence[Any], shards: int) -> list[_KeyRecords]:
         """Return records without a key by shard, round robin."""
         encoded = self._operator.declared.key_codec.encode(())
-        firsts = [group_range(shard, shards, self._key_groups)[0] for shard in range(shards)]
-        return [
-            _KeyRecords(_Place(pack_group(group) + encoded, group), (), range(shard, count, shards))
-            for shard, group in enumerate(firsts)
-            if shard < (count := len(records))
-        ]
+        dealt = []
+        for shard in range(min(shards, len(records))):
+            group = group_range(shard, shards, self._key_groups)[0]
+            place = _Place(pack_group(group) + encoded, group)
+            dealt.append(_KeyRecords(place, (), range(shard, len(records), shards)))
+        return dealt
 
     def _places(self, numbers: dict[Any, list[int]], records: Sequence[Any]) -> list[_Place]:
         """Return the place of each key.

@@ -156,18 +156,10 @@ class KeyedBatchBuilder:
             start += size
 
     def batch(
-        self,
-        keys: Sequence[Any],
-        groups: Sequence[int],
-        records: Sequence[Any],
-        inputs: Sequence[int] = (),
+        self, keys: Sequence[Any], groups: Sequence[int], records: Sequence[Any]
     ) -> KeyedBatch:
-        """Return a batch of records with known keys and key groups.
-
-        Parameters:
-            inputs: the number of the input of each record, if there are several.
-        """
-        return KeyedBatch(keys, groups, keys, records, self.times(records), inputs)
+        """Return a batch of records with known keys and key groups."""
+        return KeyedBatch(keys, groups, keys, records, self.times(records))
 
     def times(self, records: Sequence[Any]) -> Sequence[int]:
         """Return the event time of each record in microseconds; nothing without event time."""

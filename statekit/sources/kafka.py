@@ -157,8 +157,8 @@ class KafkaSource(Source):
         return sum(max(0, self._ends.get(of, 0) - offset) for of, offset in at.items())
 
     def _packed(self, messages: list[Message]) -> Any:
-        """Return what is kept of messages until they are read: the columns, or all of them, which
-        the filter of repeats needs.
+        """Return the form in which messages are kept until they are read: their columns, or the
+        messages themselves for the filter of repeats.
         """
         return messages if self.drop_repeats else message_columns(self._columns(), messages)
 
@@ -175,7 +175,7 @@ class KafkaSource(Source):
     def _without_repeats(
         self, partition: KafkaPartition, start: int | None, end: int, within: int
     ) -> Iterator[Sequence[Message]]:
-        """Yield the messages of a range, in parts."""
+        """Yield the messages of a range without repeats, in parts."""
         repeats = self._repeats_before(partition, start, within)
         count = 0
         for messages in self._packs(partition, start, end):
@@ -309,7 +309,7 @@ class _Prefetched:
 
     Parameters:
         consumer: of all partitions.
-        pack: returns what is kept of messages.
+        pack: a function from messages to the form in which they are kept.
     """
 
     def __init__(self, consumer: PartitionConsumer, pack: Callable[[list[Message]], Any]) -> None:

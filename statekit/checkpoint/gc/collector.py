@@ -41,9 +41,9 @@ from statekit.errors import CorruptCheckpointError, FencedError, StatekitError, 
 _log = logging.getLogger("statekit.collecting")
 _PART = 4
 _PAUSE_S = 1.0
-_STEPS_PER_PAUSE = 2
+_PAUSE_OF_STEP = 2
 _LONGEST_PAUSE_S = 0.1
-"""Between the steps of a collection beside a job. It takes a third of the time at most."""
+"""A step of a collection beside a job is followed by a pause twice as long, of at most 0.1 s."""
 
 GRACE = dt.timedelta(days=1)
 """The age of an orphan, relative to the last commit, at which a sweep deletes it."""
@@ -450,7 +450,7 @@ class BackgroundCollection:
     def _pauses(self) -> bool:
         """Pause after a step of a collection, and return whether it is stopped."""
         took_s = stopwatch_s() - self._step_begun_s
-        self._hurries.wait(min(_STEPS_PER_PAUSE * took_s, _LONGEST_PAUSE_S))
+        self._hurries.wait(min(_PAUSE_OF_STEP * took_s, _LONGEST_PAUSE_S))
         self._step_begun_s = stopwatch_s()
         return self._stopped.is_set()
 

@@ -13,6 +13,7 @@ from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
+from statekit.job.per_key.distinct import distinct
 from statekit.job.plan import Operator, Output, Plan, Transform, check_name
 from statekit.job.windows.aggregation import aggregation
 from statekit.job.windows.field_aggregates import (
@@ -521,6 +522,47 @@ class Stream(Generic[T]):
         options: dict[str, Any] = {"ttl": ttl, "into": into, "renamed": renamed}
         declared = aggregation(record, key=key, aggregates=aggregates, **options)
         return self.process(declared, name=name)
+
+    def distinct(
+        self,
+        on: str | tuple[str, ...] | list[str],
+        *,
+        within: dt.timedelta | str | None = None,
+        event_time: str | None = None,
+        lateness: dt.timedelta | str = dt.timedelta(0),
+        ttl: TTL | None = None,
+        name: str | None = None,
+        renamed: Mapping[str, str] = NOTHING_RENAMED,
+    ) -> OperatorStream[T, T]:
+        """Keep the first record of each value of some fields, in order of arrival.
+
+        With `within`, a record is dropped if one with the same values was kept whose event time is
+        at most that long before or after its own.
+
+        Parameters:
+            on: the field, or fields, by which records are the same.
+            within: an interval of event time; None drops every later record.
+            event_time, lateness, renamed: as for `@process`. The first two belong to `within`.
+            ttl: how long a value is known without `within`, in processing time.
+            name: of the operator; by default `distinct_by_` and the fields.
+
+        Raises:
+            StateTypeError: there is no such field, an option is not valid, or this is a union.
+
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> class Order(NamedTuple):
+        ...     number: int
+        ...     cents: int
+        >>> job = Job("shop")
+        >>> _ = job.source("orders", Order).distinct("number").sink("once")
+        >>> job.run({"orders": [Order(1, 500), Order(2, 100), Order(1, 500)]})["once"]
+        [Order(number=1, cents=500), Order(number=2, cents=100)]
+        """
+        self._check_single("distinct")
+        options: dict[str, Any] = {"within": within, "event_time": event_time, "ttl": ttl}
+        options |= {"lateness": lateness, "renamed": renamed}
+        return self.process(distinct(self._record_type("distinct"), on, **options), name=name)
 
     def _records(self, stream: str, doing: str) -> Records:
         """Return the record type, or types, of a stream.

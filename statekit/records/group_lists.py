@@ -1,4 +1,5 @@
-"""Lists of kept values per group of rows: all values, or first records (in `record_order`)."""
+"""Lists of kept values per group of rows: all values, the value that arrived first,
+or first records (in `record_order`)."""
 
 from __future__ import annotations
 
@@ -34,6 +35,23 @@ class AllValues(GroupLists):
         ends = offsets(pc.list_value_length(lists))
         of_groups = ends.take(offsets(pc.list_value_length(rows)))
         return pa.ListArray.from_arrays(of_groups, lists.flatten())
+
+
+class FirstArrived(GroupLists):
+    """Keeps the first value of each group, in row order. A list that the column contains has one
+    value.
+
+    >>> letters = pa.chunked_array([list("abcd")])
+    >>> FirstArrived().of_groups(pa.array([[0, 3], [2]]), letters).to_pylist()
+    [['a'], ['c']]
+    """
+
+    def of_groups(self, rows: pa.ListArray, column: pa.ChunkedArray) -> pa.ListArray:
+        values = column.combine_chunks()
+        if pa.types.is_list(values.type):
+            values = values.flatten()
+        first = values.take(pc.list_element(rows, 0))
+        return pa.ListArray.from_arrays(offsets(pa.repeat(1, len(first))), first)
 
 
 def offsets(sizes: pa.Array) -> pa.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from statekit.codec.annotations import peel
-from statekit.records.group_lists import AllValues, GroupLists
+from statekit.records.group_lists import AllValues, FirstArrived, GroupLists
 from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
 
@@ -18,12 +18,12 @@ class PartialAggregate(NamedTuple):
 
     Parameters:
         verb: the aggregate function. "list" keeps all values, each with its event time in
-            microseconds if there are panes.
+            microseconds if there are panes. "arrived" keeps the record that arrived first.
         field: whose values other than None are aggregated; None aggregates the records.
         order: of which the first records are kept, if that is the aggregate.
     """
 
-    verb: Verb | Literal["first", "list"]
+    verb: Verb | Literal["first", "arrived", "list"]
     field: str | None
     order: RecordOrder | None = None
 
@@ -38,6 +38,8 @@ class PartialAggregate(NamedTuple):
         """
         if self.verb == "list":
             return AllValues()
+        if self.verb == "arrived":
+            return FirstArrived()
         if self.verb == "first":
             assert self.order is not None
             return self.order.completed(record)
@@ -48,6 +50,8 @@ class PartialAggregate(NamedTuple):
         """The aggregate as text."""
         if self.verb == "list":
             return f"all {'records' if self.field is None else f'values of {self.field}'}"
+        if self.verb == "arrived":
+            return "first record that arrived"
         if self.order is not None:
             return f"first {self.order.count} by {', '.join(self.order.fields)}"
         return self.verb + ("" if self.field is None else f" of {self.field}")
@@ -58,6 +62,9 @@ _MERGE_VERBS: dict[str, str] = {"count": "sum", "sum": "sum", "min": "min", "max
 
 NUMBER = PartialAggregate("count", None)
 """The number of records, which each combined row has in any case."""
+
+ARRIVED_FIRST = PartialAggregate("arrived", None)
+"""The record that arrived first, in a list."""
 
 
 def absent_or_none(record: RecordType) -> str | None:

@@ -31,7 +31,7 @@ from statekit.records.group_lists import GroupLists
 from statekit.records.grouping import DIGITS, Aggregates, Groups, grouped, listed, without_late
 from statekit.records.output_type import OutputType
 from statekit.records.panes import Panes
-from statekit.records.partial_aggregate import NUMBER, PartialAggregate, without_none
+from statekit.records.partial_aggregate import ARRIVED_FIRST, NUMBER, PartialAggregate, without_none
 from statekit.records.rebatch import rebatched
 from statekit.records.record_type import RecordType
 from statekit.shown import shown, shown_text
@@ -119,7 +119,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
 
     def _type_of(self, part: PartialAggregate, types: dict[str, Any]) -> Any:
         """Return the annotation of a part in combined rows."""
-        if part.verb == "first":
+        if part.verb in ("first", "arrived"):
             return GenericAlias(list, (self.record.cls,))
         if part.verb == "list":
             element = self.record.cls if part.field is None else without_none(types[part.field])
@@ -295,9 +295,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         Parameters:
             outer: columns to put in front; a group has the values of its first row.
         """
-        numbers = pa.chunked_array([row_numbers(len(outer))])
-        rows = self._grouped(groups, [*aggregates, ("min", numbers)], [_FIRST])
-        rows = rows.take(pc.sort_indices(rows.column(_FIRST)))
+        rows = self._numbered(groups, aggregates)
         columns = outer.take(rows.column(_FIRST)).columns
         names = [*outer.column_names, *rows.column_names[:-1]]
         return pa.table([*columns, *rows.columns[:-1]], names)
@@ -364,17 +362,24 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             )
         return times
 
-    def _grouped(
-        self, groups: Groups, aggregates: Aggregates, extra: Sequence[str] = ()
-    ) -> pa.Table:
+    def _grouped(self, groups: Groups, aggregates: Aggregates) -> pa.Table:
         """Return one row per group, with a column per grouping column and a column per aggregate.
 
-        Parameters:
-            extra: names of aggregates that combined rows do not have.
+        Rows of one key are in order of arrival if a function needs it.
         """
+        if self.panes is not None and ARRIVED_FIRST in self.parts:
+            return self._numbered(groups, aggregates).drop_columns([_FIRST])
         keys, values = grouped(groups, aggregates, self.key, self.record.where)
-        names = [*keys, self.number, *self._merges, *extra]
+        names = [*keys, self.number, *self._merges]
         return pa.table([*keys.values(), *values], names)
+
+    def _numbered(self, groups: Groups, aggregates: Aggregates) -> pa.Table:
+        """Return the rows of `_grouped` with the number of the first row of each, sorted by it."""
+        numbers = pa.chunked_array([row_numbers(len(next(iter(groups.values()))))])
+        aggregates = [*aggregates, ("min", numbers)]
+        keys, values = grouped(groups, aggregates, self.key, self.record.where)
+        rows = pa.table([*keys.values(), *values], [*keys, self.number, *self._merges, _FIRST])
+        return rows.take(pc.sort_indices(rows.column(_FIRST)))
 
     def _columns(self, records: Sequence[Any]) -> pa.Table:
         """Return the aggregated fields of records as a table."""

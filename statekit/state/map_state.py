@@ -20,7 +20,6 @@ from statekit.backend.interface import Backend, RowReads, Rows, prefix_end
 from statekit.checkpoint.era import UNWRITTEN
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.errors import StateTypeError
-from statekit.keygroup import pack_group
 from statekit.shown import shown, shown_text
 from statekit.state import base
 from statekit.state.base import ABSENT, ManyRowState, StateSpec
@@ -235,12 +234,6 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     def stored_between(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
         """Return the stored rows of a key between two row keys, in order."""
         return self._scan(start, end)
-
-    def rows_of_groups(self, groups: tuple[int, int]) -> Rows:
-        """Yield all stored rows of these key groups in order. Each group is one scan."""
-        first, last = groups
-        for group in range(first, last + 1):
-            yield from self._backend.scan(self._name, pack_group(group), pack_group(group + 1))
 
     # ---------------------------------------------------------------------------------- row by row
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
-from statekit.backend.interface import Backend, RowReads
+from statekit.backend.interface import Backend, RowReads, Rows
 from statekit.checkpoint.era import PERMANENT, UNWRITTEN
 from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.keygroup import pack_group
 from statekit.state.base import ABSENT, State, StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.ttl import Expiry
@@ -282,6 +283,12 @@ class RowCache(State):
         self.bytes_added -= sum(size for _, size in removed)
         stored = self._stored_forms(values) if self._immutable else list(map(self._row, values))
         self._put_all(row_keys, stored, sizes, (), ())
+
+    def rows_of_groups(self, groups: tuple[int, int]) -> Rows:
+        """Yield all stored rows of these key groups in order. Each group is one scan."""
+        first, last = groups
+        for group in range(first, last + 1):
+            yield from self._backend.scan(self._name, pack_group(group), pack_group(group + 1))
 
     def read_rows(self, row_keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """Return the stored rows of sorted row keys; None for an absent row."""

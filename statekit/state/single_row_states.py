@@ -50,6 +50,59 @@ class SingleRowState(RowCache):
             self._known[prefix] = ABSENT
             self._has_removed = True
 
+    # ------------------------------------------------------------------------- many keys at a time
+
+    def _read_rows(self, prefixes: list[bytes]) -> tuple[list[int], list[Any], list[int]]:
+        """Return size, value and write time of the rows of many keys.
+
+        A missing row has the value None. The write times are empty for a state without a TTL.
+        """
+        rows: list[Any] = self._read_all(prefixes)
+        sizes = [
+            0 if row is None else len(key) + len(row)
+            for key, row in zip(prefixes, rows, strict=True)
+        ]
+        decode, written = self._decode, []
+        try:
+            if self.expiry is not None:
+                read = self.expiry.read
+                read_rows = [(None, UNWRITTEN) if row is None else read(row) for row in rows]
+                rows, written = map(list, zip(*read_rows, strict=True))
+            if None in rows:
+                return sizes, [None if row is None else decode(row) for row in rows], written
+            return sizes, list(map(decode, rows)), written
+        except CorruptCheckpointError as error:
+            raise self._unreadable(error) from error
+
+    def _times(
+        self, expiry: Expiry, changed: list[bool], current: list[Any], before: list[int]
+    ) -> list[int]:
+        """Return the present or earlier write time of each row. Reads that restart the TTL count as
+        writes.
+        """
+        written = [
+            expiry.stamp(time) if is_new else time
+            for is_new, time in zip(changed, before, strict=True)
+        ]
+        if self._refreshes and not all(changed):
+            for at, time in enumerate(before):
+                if not changed[at] and current[at] is not None and time != PERMANENT:
+                    written[at] = expiry.stamp(time)
+                    changed[at] = written[at] != time
+        return written
+
+    def _put_some(self, changed: list[bool], columns: Sequence[Any]) -> None:
+        """Write some of many rows.
+
+        Parameters:
+            changed: which rows to write.
+            columns: the arguments of `_put_all`.
+        """
+        row_keys, values, before, indexed, written = (
+            list(compress(column, changed)) for column in columns
+        )
+        self._put_all(row_keys, values, before, indexed, written)
+
 
 class ValueState(SingleRowState, Generic[T]):
     """One value per key.
@@ -105,6 +158,23 @@ class ValueState(SingleRowState, Generic[T]):
         if self.expiry is not None:
             self._written[prefix] = self.expiry.stamp(self._written.get(prefix, UNWRITTEN))
 
+    def add_absent(self, prefixes: list[bytes], value: T) -> list[bool]:
+        """Set the value of those of many keys that have none. Return which had none. Nothing is
+        cached, as for `add_all` of a `ReducingState`.
+
+        Parameters:
+            prefixes: of the keys, each once.
+            value: in its stored form.
+        """
+        before, current, indexed = self._read_rows(prefixes)
+        is_absent = [was is None for was in current]
+        changed, written = list(is_absent), indexed
+        if self.expiry is not None:
+            written = self._times(self.expiry, changed, current, indexed)
+        new = [value if was is None else was for was in current]
+        self._put_some(changed, (prefixes, new, before, indexed, written))
+        return is_absent
+
     @property
     def value(self) -> T | None:
         """The value as an attribute: `get()` when read, `update()` when set."""
@@ -149,56 +219,14 @@ class _Accumulating(SingleRowState):
         """
         before, current, indexed = self._read_rows(prefixes)
         new = self._stored_forms(self._combined(current, values))
-        row_keys, added, written = prefixes, new, indexed
-        if self.expiry is not None or None in values:
-            changed = [value is not None for value in values]
-            if self.expiry is not None:
-                written = self._times(self.expiry, changed, current, indexed)
-            columns: Any = (prefixes, new, before, indexed, written)
-            row_keys, added, before, indexed, written = (
-                list(compress(column, changed)) for column in columns
-            )
-        self._put_all(row_keys, added, before, indexed, written)
+        if self.expiry is None and None not in values:
+            self._put_all(prefixes, new, before, indexed, indexed)
+            return self._results(new)
+        changed, written = [value is not None for value in values], indexed
+        if self.expiry is not None:
+            written = self._times(self.expiry, changed, current, indexed)
+        self._put_some(changed, (prefixes, new, before, indexed, written))
         return self._results(new)
-
-    def _read_rows(self, prefixes: list[bytes]) -> tuple[list[int], list[Any], list[int]]:
-        """Return size, value and write time of the rows of many keys.
-
-        A missing row has the value None. The write times are empty for a state without a TTL.
-        """
-        rows: list[Any] = self._read_all(prefixes)
-        sizes = [
-            0 if row is None else len(key) + len(row)
-            for key, row in zip(prefixes, rows, strict=True)
-        ]
-        decode, written = self._decode, []
-        try:
-            if self.expiry is not None:
-                read = self.expiry.read
-                read_rows = [(None, UNWRITTEN) if row is None else read(row) for row in rows]
-                rows, written = map(list, zip(*read_rows, strict=True))
-            if None in rows:
-                return sizes, [None if row is None else decode(row) for row in rows], written
-            return sizes, list(map(decode, rows)), written
-        except CorruptCheckpointError as error:
-            raise self._unreadable(error) from error
-
-    def _times(
-        self, expiry: Expiry, changed: list[bool], current: list[Any], before: list[int]
-    ) -> list[int]:
-        """Return the present or earlier write time of each row. Reads that restart the TTL count as
-        writes.
-        """
-        written = [
-            expiry.stamp(time) if is_new else time
-            for is_new, time in zip(changed, before, strict=True)
-        ]
-        if self._refreshes and not all(changed):
-            for at, time in enumerate(before):
-                if not changed[at] and current[at] is not None and time != PERMANENT:
-                    written[at] = expiry.stamp(time)
-                    changed[at] = written[at] != time
-        return written
 
     def _combined(self, current: list[Any], values: Sequence[Any]) -> list[Any]:
         """Return the new value of each key; None for no value."""

@@ -49,6 +49,7 @@ RANKS = [
     "functions",
     "recording",
     "job/windows",
+    "job/per_key",
     "job",
     "kv",
     "query/rows",

@@ -245,7 +245,7 @@ class AggregatesInJvm:
 def _is_the_same(
     combiner: Combiner, part: PartialAggregate, types: Mapping[str, spark_types.DataType]
 ) -> bool:
-    if part.verb in ("first", "list"):
+    if part.verb in ("first", "arrived", "list"):
         return False
     if part.verb == "count" or part.field is None:
         return True

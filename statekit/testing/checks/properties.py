@@ -17,6 +17,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
+from statekit.job.per_key.distinct import DistinctRecords
 from statekit.shown import shown, shown_text
 from statekit.testing.checks.disturbed import (
     HOSTS,
@@ -180,7 +181,7 @@ def _if_cuts_do_not_matter(subject: Subject) -> str | None:
 
 def _emits_per_epoch(declared: Process[Any, Any, Any]) -> str | None:
     """Return the reason why the results of a function depend on epochs; None if they do not."""
-    if is_window(declared):
+    if is_window(declared) or isinstance(declared.traits.made_of, DistinctRecords):
         return None
     if declared.traits.combiner is not None:
         return "emits a result of each key and epoch"

@@ -202,7 +202,7 @@ class AggregateModel:
         """Add records of a key to an aggregate, and return its result."""
         of, result, ttl = self._of[name]
         added = [(record, now_us) for record in records]
-        kept = _unexpired(self._kept.get((key, name), []), ttl, now_us)
+        kept = unexpired(self._kept.get((key, name), []), ttl, now_us)
         takes_all = isinstance(of, Count | Top | Last | OwnAggregate)
         counts = takes_all or _values(self._get[name], records)
         if counts and not isinstance(of, Collect):  # the whole value is written
@@ -213,7 +213,7 @@ class AggregateModel:
         return result([record for record, _ in kept])
 
 
-def _unexpired(
+def unexpired(
     kept: list[tuple[Any, int]], ttl: TtlRecord | None, now_us: int
 ) -> list[tuple[Any, int]]:
     """Return the records that have not expired: lists expire element by element."""

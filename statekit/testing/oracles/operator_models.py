@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
+from statekit.job.per_key.distinct import DistinctRecords
 from statekit.job.plan import Operator, Transform
 from statekit.job.windows.aggregation import AggregatedResult
 from statekit.kv.store_operator import StoredOperations
@@ -16,6 +17,7 @@ from statekit.shown import shown
 from statekit.testing.drivers.driver import EpochContents
 from statekit.testing.drivers.job_harness import JobHarness, timed_readers
 from statekit.testing.oracles.aggregate_model import AggregateModel
+from statekit.testing.oracles.distinct_model import DistinctModel
 from statekit.testing.oracles.store_model import StoreModel
 from statekit.testing.oracles.window_model import WindowModel
 from statekit.testing.process_model import KeyModel, ProcessModel
@@ -45,7 +47,7 @@ class OperatorModels:
 
     Attributes:
         functions: the models of process functions and key-value stores, by operator.
-        others: the models of windows and aggregates, by operator.
+        others: the models of windows, aggregates and distinct records, by operator.
         late: the number of late records.
     """
 
@@ -54,7 +56,7 @@ class OperatorModels:
     ) -> None:
         self._job = job
         self.functions: dict[str, ProcessModel] = {}
-        self.others: dict[str, WindowModel | AggregateModel] = {}
+        self.others: dict[str, WindowModel | AggregateModel | DistinctModel] = {}
         for operator in job.operators:
             traits = operator.declared.traits
             if traits.made_of is not None and not built_in:
@@ -64,6 +66,8 @@ class OperatorModels:
                     self.others[operator.name] = AggregateModel(operator.declared)
                 case AggregatedResult():
                     self.others[operator.name] = WindowModel(operator.declared)
+                case DistinctRecords():
+                    self.others[operator.name] = DistinctModel(operator.declared)
                 case StoredOperations():
                     self.functions[operator.name] = ProcessModel(operator.declared, StoreModel)
                 case None if not traits.settles:  # else late by the watermark before
@@ -133,9 +137,9 @@ class OperatorModels:
         match self.others.get(operator.name):
             case WindowModel() as windows:
                 return windows.run(records, watermark)
-            case AggregateModel() as aggregates:
+            case AggregateModel() | DistinctModel() as by_key:
                 now_us = datetime_to_micros(step.at)
-                return aggregates.run([record for record, _ in records], now_us)
+                return by_key.run([record for record, _ in records], now_us)
         at = None if watermark == BEGINNING else micros_to_datetime(min(watermark, MAX_MICROS))
         return self.functions[operator.name].run(records, at, step.at)["outputs"]
 

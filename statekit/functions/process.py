@@ -29,6 +29,7 @@ from typing import (
 )
 
 from statekit.backend.interface import Backend
+from statekit.calls.service_call import ServiceCall
 from statekit.checkpoint.job_file import EXPIRY, TIMERS, WAITING
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.codec.value_codec import ValueCodec
@@ -105,6 +106,7 @@ class Traits:
             name of the state: for errors. Their users do not choose the names of states.
         made_of: what a function that is made from options does, as data: the runtime does not read
             it, and a model of the function in plain Python does.
+        calls: calls a service for records without a key, many at a time, in place of the function.
     """
 
     combiner: Combiner | None = None
@@ -120,6 +122,7 @@ class Traits:
     dropped_states: frozenset[str] = frozenset()
     options_of: Mapping[str, str] = field(default_factory=dict)
     made_of: Any = None
+    calls: ServiceCall | None = None
 
 
 class EpochWatermarks(Protocol):

@@ -94,6 +94,8 @@ def _of_pass(plan: Plan, each: Pass) -> Iterator[str]:
     yield from _reading(plan, each)
     if first.declared.key:
         yield f"shuffled once, by the key group of {', '.join(first.declared.key)}"
+    elif first.declared.traits.calls is not None:
+        yield "each partition goes to one shard, so that its records stay in order"
     else:
         yield "distributed round robin over the shards, as there is no key"
     for chain in each.chains:
@@ -142,6 +144,9 @@ def _reading(plan: Plan, each: Pass) -> Iterator[str]:
 
 def _calls(operator: Operator, *, is_shuffled: bool) -> str:
     declared = operator.declared
+    if (call := declared.traits.calls) is not None:
+        what = "each record" if call.batch is None else f"up to {call.batch:,} records"
+        return f"called for {what}, with up to {call.concurrency:,} open calls per task"
     if declared.traits.combiner is not None:
         is_before = is_shuffled and declared.traits.combiner.reduces
         where = "before the shuffle" if is_before else "in Arrow"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, Self, overload
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, Generic, Literal, Self, overload
 
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, Unpack
 
 from statekit.errors import StateTypeError
 from statekit.functions.failed_record import FailedRecord
@@ -15,6 +15,7 @@ from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
 from statekit.job.per_key.distinct import distinct
 from statekit.job.plan import Operator, Output, Plan, Transform, check_name
+from statekit.job.service_calls import ServiceArguments, service_operator
 from statekit.job.windows.aggregation import aggregation
 from statekit.job.windows.field_aggregates import (
     Collect,
@@ -30,7 +31,7 @@ from statekit.job.windows.field_aggregates import (
 from statekit.job.windows.window_kind import Window
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.record_type import RecordType
-from statekit.records.union import Records
+from statekit.records.union import Records, records_of
 from statekit.shown import shown
 from statekit.sinks.protocol.frame_sinks import FrameSink, Target
 from statekit.sinks.protocol.sink import Sink
@@ -356,6 +357,69 @@ class Stream(Generic[T]):
         new = self._job.free_name("stream", chosen)
         self._job.transforms.append(Transform(new, function, self.name))
         return Stream(self._job, new)
+
+    @overload
+    def map_async(
+        self,
+        fn: Callable[Concatenate[T, ...], Awaitable[list[V]]],
+        *,
+        batch: None = None,
+        **options: Unpack[ServiceArguments],
+    ) -> OperatorStream[V, T]: ...
+    @overload
+    def map_async(
+        self,
+        fn: Callable[Concatenate[list[T], ...], Awaitable[list[V]]],
+        *,
+        batch: int,
+        **options: Unpack[ServiceArguments],
+    ) -> OperatorStream[V, T]: ...
+    @overload
+    def map_async(
+        self,
+        fn: Callable[Concatenate[T, ...], Awaitable[V | None]],
+        *,
+        batch: None = None,
+        **options: Unpack[ServiceArguments],
+    ) -> OperatorStream[V, T]: ...
+    def map_async(
+        self, fn: Any, *, batch: int | None = None, **options: Unpack[ServiceArguments]
+    ) -> OperatorStream[Any, T]:
+        """Call a service for each record with an `async` function, many at a time.
+
+        Answers of a committed epoch are not asked for again. An epoch that fails is run again, and
+        asks for its answers again.
+
+        Parameters:
+            fn: takes one record, or a list of records with `batch`, and then the client, if there
+                is one. Its annotation says what it returns: an output, or None for none; or a list
+                of outputs.
+            batch: call the function with lists of at most so many records. It returns a list with
+                one result per record, in their order.
+            options: see `ServiceArguments`: `concurrency`, `timeout`, `retries`, `ordered`,
+                `client`, `on_error`, `max_errors`, `into`, `name`.
+
+        Raises:
+            StateTypeError: an option is not valid, the function takes other records, the type of
+                its outputs is not known, or the name is taken.
+
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> class Order(NamedTuple):
+        ...     customer: str
+        >>> class Scored(NamedTuple):
+        ...     customer: str
+        ...     risk: float
+        >>> async def scored(order: Order) -> Scored:
+        ...     return Scored(order.customer, 0.5)  # await http.post(…)
+        >>> job = Job("shop")
+        >>> _ = job.source("orders", Order).map_async(scored, concurrency=50).sink("scored")
+        >>> job.run({"orders": [Order("ada")]})["scored"]
+        [Scored(customer='ada', risk=0.5)]
+        """
+        found = [member.cls for of in self._names for member in self._records(of, "call").members]
+        records = records_of(*dict.fromkeys(found), where="map_async")
+        return self.process(service_operator(fn, records, batch, options))
 
     def _transformed(self, kind: Any, fn: Any, into: Any, name: str | None) -> Stream[Any]:
         """Add the same transform to each of these streams."""

@@ -88,7 +88,7 @@ class GuardedCalls:
             undo.undo()
             if not is_of_call(error):
                 raise
-            self._note(kind, kept, error)
+            self.note(kind, kept, error)
             return []
         undo.end()
         return outputs
@@ -97,15 +97,19 @@ class GuardedCalls:
         """Copy mutable outputs when they are emitted."""
         return emitted if self._copy is None else map(self._copy, emitted)
 
-    def _note(self, kind: str, handled: Any, error: BaseException) -> None:
+    def note(self, kind: str, handled: Any, error: BaseException, attempts: str = "") -> None:
         """Count a failed call, and collect its record or timer.
+
+        Parameters:
+            attempts: how many attempts there were, as text; empty for a function that is called
+                once.
 
         Raises:
             ProcessError: more calls have failed than the function allows.
         """
         self.failed += 1
-        place = self._place.place
-        self.last = f"{place} with {shown_error(error)}; the {kind} was {shown(handled)}"
+        place, after = self._place.place, f" ({attempts})" if attempts else ""
+        self.last = f"{place} with {shown_error(error)}{after}; the {kind} was {shown(handled)}"
         check_failed(
             self._scope.operator, self._process, self._failed_before + self.failed, self.last
         )
@@ -120,7 +124,7 @@ class GuardedCalls:
                     record=text if is_record else None,
                     timer=None if is_record else text,
                     error=type_name(error),
-                    message=shown_text(error),
+                    message=f"{shown_text(error)}{after}",
                 )
             )
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from statekit.backend.rocksdb_options import check_options
+from statekit.calls.event_loops import ThreadLoop, with_event_loop
 from statekit.checkpoint.manifest import EpochOffsets, IdleShards, InputOffset, Report, ShardReport
 from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s
@@ -341,6 +342,7 @@ def run(
         runner = LocalRunner(job, repository, copies, options)
         coordinator = runner.coordinator
         closing.enter_context(coordinator)
+        closing.enter_context(with_event_loop(ThreadLoop()))
         for target in outputs.values():
             if isinstance(target, Sink):
                 closing.callback(target.close)

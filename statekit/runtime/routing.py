@@ -60,7 +60,7 @@ class Routing:
     def routed(self, incoming: Sequence[Sequence[Any]], shards: int) -> dict[int, KeyedBatch]:
         """Return the records of each shard with records, sorted by row prefix and arrival.
 
-        Without a key they are distributed round robin, each with the first key group of its shard.
+        Without a key each has the first key group of its shard.
 
         Parameters:
             incoming: the records of each input.
@@ -96,13 +96,16 @@ class Routing:
         return [_KeyRecords(place, keys[own[0]], own) for place, own in numbers.items()]
 
     def _dealt(self, records: Sequence[Any], shards: int) -> list[_KeyRecords]:
-        """Return records without a key by shard, round robin."""
+        """Return records without a key by shard, round robin. Records for which a service is called
+        are in one shard, in order, as shards run one after the other here.
+        """
         encoded = self._operator.declared.key_codec.encode(())
+        taking = shards if self._operator.declared.traits.calls is None else 1
         dealt = []
-        for shard in range(min(shards, len(records))):
+        for shard in range(min(taking, len(records))):
             group = group_range(shard, shards, self._key_groups)[0]
             place = _Place(pack_group(group) + encoded, group)
-            dealt.append(_KeyRecords(place, (), range(shard, len(records), shards)))
+            dealt.append(_KeyRecords(place, (), range(shard, len(records), taking)))
         return dealt
 
     def _places(self, numbers: dict[Any, list[int]], records: Sequence[Any]) -> list[_Place]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from statekit.backend.interface import Backend, StateSize
 from statekit.backend.mutation import Batch
+from statekit.calls.service_call import ServiceCall, ServiceError
 from statekit.checkpoint.job_file import TIMERS, WAITING, Clock
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.errors import (
@@ -26,6 +27,7 @@ from statekit.functions.context import Context, Due
 from statekit.functions.process import Process
 from statekit.functions.signature import Bound
 from statekit.records.keyed_batch import KeyColumns, KeyedBatch
+from statekit.runtime.asked_services import answers, questions
 from statekit.runtime.guarded_calls import Collect, GuardedCalls
 from statekit.runtime.key_iteration import Handled, KeyIteration
 from statekit.shown import shown, shown_error, shown_text
@@ -199,6 +201,9 @@ class ShardTask:
         if self._process.traits.takes_columns:
             yield from self._run_columns(batches)
             return
+        if self._process.traits.calls is not None:
+            yield from self._lists(self._called_services(self._process.traits.calls, batches))
+            return
         if not self._process.takes_runs:
             for batch in batches:
                 yield from self.run(batch)
@@ -233,6 +238,22 @@ class ShardTask:
                 prefix = "" if kind == "record" else f"a key, and the {kind} was "
                 self._note(error, f"{prefix}{shown(handled)}")
             raise
+
+    def _called_services(self, call: ServiceCall, batches: Iterator[KeyedBatch]) -> Iterator[Any]:
+        """Call a service for records, many at a time, and yield the outputs."""
+        asked = questions(map(self._counted, batches), call.batch)
+        try:
+            for answered in answers(call, asked, goes_on=self._guard is not None):
+                if self._guard is not None and answered.failed is not None:
+                    failed = answered.failed
+                    for record, number in zip(answered.records, answered.inputs, strict=True):
+                        if len(self._plan.inputs) > 1:
+                            self.scope.input = self._plan.inputs[number]
+                        self._guard.note("record", record, failed.error, failed.times)
+                yield from self._copied(chain.from_iterable(answered.outputs))
+        except ServiceError as failed:
+            handled = f"the record was {shown(failed.records[0])}"
+            raise self._failed(failed.error, handled, failed.times) from failed.error
 
     def _lists(self, outputs: Iterator[Any]) -> Iterator[list[Any]]:
         """Yield lists of outputs, and count the outputs.
@@ -499,11 +520,11 @@ class ShardTask:
         at_key = self._process.key and not self.shard_scope.broadcasting
         return self.scope if at_key else self.shard_scope
 
-    def _failed(self, error: BaseException, handled: str) -> ProcessError:
-        scope = self._scope_of_call()
+    def _failed(self, error: BaseException, handled: str, attempts: str = "") -> ProcessError:
+        scope, after = self._scope_of_call(), f" ({attempts})" if attempts else ""
         return ProcessError(
             f"operator {scope.operator!r} failed {scope.place} in epoch {scope.epoch} with "
-            f"{shown_error(error)}; {handled}.{self._process.hint(error)} "
+            f"{shown_error(error)}{after}; {handled}.{self._process.hint(error)} "
             "Nothing of this epoch is committed: "
             "correct the function or the record, then start the job again"
         )

@@ -44,6 +44,7 @@ RANKS = [
     "sources",
     "metrics",
     "working_copy",
+    "calls",
     "state",
     "stored_types",
     "functions",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -150,7 +151,7 @@ def _parts(
 
 def group_expression(df: DataFrame, options: PassOptions) -> str:
     """Return the SQL expression of a record's key group. Without a key, records are distributed
-    round robin.
+    round robin; if a service is called for them, partition by partition, which keeps their order.
     """
     operator, shards, groups = options.operator, options.shards, options.groups
     keys = key_columns(df, operator)
@@ -158,7 +159,20 @@ def group_expression(df: DataFrame, options: PassOptions) -> str:
         hashed = (expression for key in keys for expression in key.hashed)
         return f"pmod(xxhash64({', '.join(hashed)}), {groups})"
     turn = f"pmod(monotonically_increasing_id(), {shards})"
+    if operator.declared.traits.calls is not None:
+        turn = f"pmod(spark_partition_id() * {_stride(shards)}, {shards})"
     return f"({turn} * {groups} + {shards - 1}) div {shards}"  # the first key group of that shard
+
+
+def _stride(shards: int) -> int:
+    """Return the distance of the shards of neighbouring partitions: no two of them are in one task,
+    as long as there are as many tasks.
+
+    >>> [number * _stride(8) % 8 for number in range(8)]
+    [0, 5, 2, 7, 4, 1, 6, 3]
+    """
+    golden = max(1, round(shards * 0.618))
+    return next(stride for stride in range(golden, shards + golden) if gcd(stride, shards) == 1)
 
 
 def order_of(df: DataFrame, options: PassOptions, inputs: int = 1) -> list[Column]:

@@ -197,6 +197,8 @@ def _emits_per_epoch(declared: Process[Any, Any, Any]) -> str | None:
 
 def _if_ordered(subject: Subject) -> str | None:
     for declared in subject.functions:
+        if declared.traits.calls is not None:
+            continue  # an answer does not depend on other records
         if declared.ordered is None and not is_window(declared):
             return f"{declared.name} takes records in the order of arrival: declare ordered=True"
     return None

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 
 from statekit.backend.interface import Backend as RowBackend
 from statekit.backend.mutation import Batch
+from statekit.calls.event_loops import VirtualTimeLoop, with_event_loop
 from statekit.checkpoint.job_file import TIMERS
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.checkpoint.repository import Repository
@@ -209,10 +210,13 @@ class JobDriver:
     ) -> dict[str, list[Any]]:
         """Run one epoch, commit it, and return the records of each sink.
 
+        Pauses and timeouts of calls take no time.
+
         Parameters:
             options: as for `LocalRunner.epoch`.
         """
-        return self._runner.epoch(inputs or {}, at_us=self._now_us, **options)
+        with with_event_loop(VirtualTimeLoop()):
+            return self._runner.epoch(inputs or {}, at_us=self._now_us, **options)
 
     def _epoch_at_watermark(
         self, to: dt.datetime, operators: Sequence[str], **options: Any

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from statekit.calls.service_call import ServiceCall
 from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.per_key.distinct import DistinctRecords
@@ -17,6 +18,7 @@ from statekit.shown import shown
 from statekit.testing.drivers.driver import EpochContents
 from statekit.testing.drivers.job_harness import JobHarness, timed_readers
 from statekit.testing.oracles.aggregate_model import AggregateModel
+from statekit.testing.oracles.call_model import CallModel
 from statekit.testing.oracles.distinct_model import DistinctModel
 from statekit.testing.oracles.store_model import StoreModel
 from statekit.testing.oracles.window_model import WindowModel
@@ -35,7 +37,7 @@ class Marks(NamedTuple):
 
 
 class OperatorModels:
-    """Models of the operators of a job that have a key and no operator state.
+    """Models of the operators of a job that have a key and no operator state, or call a service.
 
     A model gets the records that its operator got in the run, so that each operator is compared on
     its own. Which records are late follows from watermarks that are modelled, too.
@@ -43,11 +45,12 @@ class OperatorModels:
     Parameters:
         job: the job.
         of_key: the class of the keys of a process function.
-        built_in: model windows, aggregates and key-value stores, too.
+        built_in: model windows, aggregates, calls of services and key-value stores, too.
 
     Attributes:
         functions: the models of process functions and key-value stores, by operator.
-        others: the models of windows, aggregates and distinct records, by operator.
+        others: the models of windows, aggregates, distinct records and calls of services, by
+            operator.
         late: the number of late records.
     """
 
@@ -56,7 +59,7 @@ class OperatorModels:
     ) -> None:
         self._job = job
         self.functions: dict[str, ProcessModel] = {}
-        self.others: dict[str, WindowModel | AggregateModel | DistinctModel] = {}
+        self.others: dict[str, WindowModel | AggregateModel | DistinctModel | CallModel] = {}
         for operator in job.operators:
             traits = operator.declared.traits
             if traits.made_of is not None and not built_in:
@@ -68,6 +71,8 @@ class OperatorModels:
                     self.others[operator.name] = WindowModel(operator.declared)
                 case DistinctRecords():
                     self.others[operator.name] = DistinctModel(operator.declared)
+                case ServiceCall():
+                    self.others[operator.name] = CallModel(operator.declared)
                 case StoredOperations():
                     self.functions[operator.name] = ProcessModel(operator.declared, StoreModel)
                 case None if not traits.settles:  # else late by the watermark before
@@ -140,6 +145,8 @@ class OperatorModels:
             case AggregateModel() | DistinctModel() as by_key:
                 now_us = datetime_to_micros(step.at)
                 return by_key.run([record for record, _ in records], now_us)
+            case CallModel() as calls:
+                return calls.run([record for record, _ in records])
         at = None if watermark == BEGINNING else micros_to_datetime(min(watermark, MAX_MICROS))
         return self.functions[operator.name].run(records, at, step.at)["outputs"]
 

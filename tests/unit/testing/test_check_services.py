@@ -1,0 +1,70 @@
+"""Checks of jobs that call services: right jobs pass, results that depend on chance are found."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+import pytest
+
+import statekit as sk
+from statekit.testing import check
+
+pytestmark = pytest.mark.slow
+
+
+class Order(NamedTuple):
+    customer: str
+    number: int
+
+
+class Score(NamedTuple):
+    customer: str
+    risk: int
+
+
+async def scored(order: Order) -> Score:
+    await asyncio.sleep(order.number % 5)
+    return Score(order.customer, order.number)
+
+
+async def often_refused(order: Order) -> Score:
+    if order.number % 3 == 0:
+        await asyncio.Event().wait()
+    return Score(order.customer, order.number)
+
+
+async def of_batches(orders: list[Order]) -> list[Score]:
+    return [Score(order.customer, len(orders)) for order in orders]
+
+
+@sk.process(key="customer")
+def before(score: Score, last: sk.ValueState[int]) -> list[int]:
+    found = last.get() or 0
+    last.update(score.risk)
+    return [found]
+
+
+def _job(fn: Any, **options: Any) -> sk.Job:
+    job = sk.Job("shop")
+    scores = job.source("orders", Order).map_async(fn, concurrency=3, **options).sink("scores")
+    scores.process(before).sink("before")
+    return job
+
+
+def test_calls_with_pauses_pass_in_no_time() -> None:
+    check(_job(scored))
+
+
+def test_calls_that_never_end_are_failed_records() -> None:
+    check(_job(often_refused, on_error="drop"))
+
+
+def test_a_reader_that_depends_on_the_order_of_answers_is_found() -> None:
+    with pytest.raises(AssertionError, match="'epochs' does not hold"):
+        check(_job(scored, ordered=False))
+
+
+def test_results_that_depend_on_the_size_of_a_batch_are_found() -> None:
+    with pytest.raises(AssertionError, match="'epochs' does not hold"):
+        check(_job(of_batches, batch=4))

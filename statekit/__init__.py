@@ -19,6 +19,7 @@ from statekit.errors import (
     StateTypeError,
     StorageError,
 )
+from statekit.expressions.expression import Expression, col, expr, lit
 from statekit.functions.context import Context
 from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import Process, process
@@ -77,6 +78,7 @@ __all__ = [
     "Decimals",
     "Default",
     "EpochChanges",
+    "Expression",
     "FailedRecord",
     "Feed",
     "FencedError",
@@ -122,8 +124,11 @@ __all__ = [
     "ValueState",
     "View",
     "Windowed",
+    "col",
     "digest",
+    "expr",
     "feed",
+    "lit",
     "process",
     "read",
     "session",

@@ -9,7 +9,15 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -48,6 +56,7 @@ from statekit.functions.key_and_time import (
 from statekit.functions.migrate_hooks import Hooks, MigrateOption, checked_hooks, hooks_of
 from statekit.functions.signature import Bound, Signature, hints_of
 from statekit.functions.state_parameters import annotation_text
+from statekit.number_faults import int_fault
 from statekit.records.output_union import output_type_of
 from statekit.records.preaggregate import Combiner, with_operator_name
 from statekit.records.union import Records, records_of
@@ -107,6 +116,7 @@ class Traits:
         made_of: what a function that is made from options does, as data: the runtime does not read
             it, and a model of the function in plain Python does.
         calls: calls a service for records without a key, many at a time, in place of the function.
+        concurrency: the largest number of open calls per task, of an `async` function.
     """
 
     combiner: Combiner | None = None
@@ -123,6 +133,7 @@ class Traits:
     options_of: Mapping[str, str] = field(default_factory=dict)
     made_of: Any = None
     calls: ServiceCall | None = None
+    concurrency: int = 100
 
 
 class EpochWatermarks(Protocol):
@@ -209,6 +220,8 @@ class Process(Generic[R, P, U]):
             for spec in signature.states
         )
         _check_states(self)
+        if signature.is_async:
+            _check_async(self)
         if errors.goes_on:
             _check_takes_back(self)
         self._callbacks: dict[str | None, Signature] = {}
@@ -333,6 +346,11 @@ class Process(Generic[R, P, U]):
         records.
         """
         return self.signature.takes_runs
+
+    @property
+    def is_async(self) -> bool:
+        """True if the function is `async`."""
+        return self.signature.is_async
 
     def _renaming_in(self, codec: ValueCodec[Any]) -> tuple[RenamedFields, ...]:
         """Return the hook that reads stored records with former field names; empty without former
@@ -598,6 +616,18 @@ class _TimerDecorator(Protocol[Emitted]):
 
 class _Decorator(Protocol):
     @overload
+    def __call__(
+        self, fn: Callable[Concatenate[R, P], Awaitable[Iterable[U]]], /
+    ) -> Process[R, P, U]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[R, P], AsyncIterable[U]], /
+    ) -> Process[R, P, U]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[R, P], Awaitable[None]], /
+    ) -> Process[R, P, Never]: ...
+    @overload
     def __call__(self, fn: Callable[Concatenate[R, P], Iterable[U]], /) -> Process[R, P, U]: ...
     @overload
     def __call__(self, fn: Callable[Concatenate[R, P], None], /) -> Process[R, P, Never]: ...
@@ -614,8 +644,9 @@ def process(
     renamed: Mapping[str, str] = NOTHING_RENAMED,
     on_error: OnError = "fail",
     max_errors: int | None = None,
+    concurrency: int | None = None,
 ) -> _Decorator:
-    """Turn an ordinary function into a process function.
+    """Turn a function into a process function.
 
     The first parameter takes one record; it is annotated with a pydantic model, a dataclass, a
     NamedTuple, a msgspec Struct, a TypedDict or `dict`, or with several record classes, such as
@@ -658,6 +689,9 @@ def process(
             next one. With "collect" the stream `errors` has the failed records.
         max_errors: with "drop" or "collect", the job ends with a ProcessError if more calls than
             this have failed in all epochs; None for no limit.
+        concurrency: of an `async` function, the largest number of open calls per task; 100 by
+            default. It is called for one record of a key after the other, and for many keys at a
+            time, and returns a list of outputs, or yields them.
 
     Raises:
         StateTypeError: the declaration is not valid; the message names the parameter.
@@ -709,6 +743,9 @@ def process(
         raise StateTypeError(f"@process(order_by={shown(order_by)}): declare ordered=True, too")
     lateness_us = lateness_to_micros(lateness, "lateness")
     errors = ErrorPolicy(on_error, max_errors)
+    most = "give a number of open calls, 1 or more"
+    if concurrency is not None and (fault := int_fault(concurrency, most, least=1)):
+        raise StateTypeError(f"@process(concurrency={shown(concurrency)}){fault}")
 
     def decorate(fn: Callable[..., Any]) -> Process[Any, Any, Any]:
         if not inspect.isfunction(fn):
@@ -717,7 +754,16 @@ def process(
             raise StateTypeError(f"{fn.__name__}: key={fields} must name different fields")
         hooks = checked_hooks(fn.__name__, migrate)
         hints, times = hints_of(fn), (event_time, lateness_us, ordered, ties)
-        return Process(fn, fields, hints, *times, hooks, renamed, errors)
+        traits = None if concurrency is None else Traits(concurrency=concurrency)
+        declared: Process[Any, Any, Any] = Process(
+            fn, fields, hints, *times, hooks, renamed, errors, traits
+        )
+        if concurrency is not None and not declared.is_async:
+            raise StateTypeError(
+                f"{fn.__name__}: concurrency={concurrency} is for async functions: declare it with "
+                "async def, or leave concurrency out"
+            )
+        return declared
 
     return typing.cast("_Decorator", decorate)
 
@@ -757,6 +803,34 @@ def _check_takes_back(declared: Process[Any, Any, Any]) -> None:
                 "record are taken back, and those of a Checkpointed object cannot be: use "
                 "OperatorState, or leave on_error out"
             )
+
+
+def _check_async(declared: Process[Any, Any, Any]) -> None:
+    """Check that an `async` function can be called for many keys at a time."""
+    name = declared.name
+    if not declared.key:
+        raise StateTypeError(
+            f"{name} is async and has no key, so that it would be called for one record after the "
+            "other: declare @process(key=...), or call the service with stream.map_async"
+        )
+    if declared.takes_runs:
+        raise StateTypeError(
+            f"{name}, parameter {declared.signature.first!r}: an async function takes one record: "
+            f"annotate it with {declared.record_type.name}"
+        )
+    if declared.ordered is not None:
+        raise StateTypeError(
+            f"{name} is async, and with ordered=True records are processed one after the other: "
+            "call the service with stream.map_async, and give its answers to an ordinary function "
+            "with ordered=True"
+        )
+    if declared.errors.goes_on:
+        raise StateTypeError(
+            f"{name} is async, and with on_error={declared.errors.on_error!r} the changes of a "
+            "failed call are taken back, which is not possible beside other open calls: catch the "
+            "error in the function, or call the service with stream.map_async, which has on_error, "
+            "and give its answers to an ordinary function"
+        )
 
 
 def _check_states(declared: Process[Any, Any, Any]) -> None:

@@ -8,6 +8,9 @@ import types
 import typing
 from collections import deque
 from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
     Callable,
     Collection,
     Generator,
@@ -20,6 +23,7 @@ from collections.abc import (
 from functools import partial
 from typing import Annotated, Any, Literal
 
+from statekit.calls.emitted import one_by_one
 from statekit.codec.key_codec import dynamic_key_codec, key_codec
 from statekit.codec.schema import Schema
 from statekit.errors import StateTypeError
@@ -38,7 +42,7 @@ from statekit.state.timers import Timer
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _DYNAMIC_KEY = dynamic_key_codec().schema
-_OUTPUTS = (Iterator, Iterable, Generator, list)
+_OUTPUTS = (Iterator, Iterable, Generator, list, AsyncIterator, AsyncIterable, AsyncGenerator)
 _SEVERAL = (Iterable, Generator, Collection, Sequence, Set, list, tuple, set, frozenset, deque)
 
 
@@ -62,6 +66,7 @@ class Signature:
         first: the name of the first parameter.
         given: its annotation; of `Iterator[Event]`, `Event`.
         takes_runs: whether it takes an iterator.
+        is_async: whether it is an `async` function.
         states: the declared states, in order.
 
     Raises:
@@ -72,9 +77,11 @@ class Signature:
         self.fn = fn
         self.hints = hints
         self.name = fn.__name__
-        if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        self.is_async = inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
+        if self.is_async and takes != "record":
             raise StateTypeError(
-                f"{self.name} is async, and there is no event loop to run it: leave async out"
+                f"{self.name} is async, and takes a {takes}: leave async out. Only the process "
+                "function itself may be async"
             )
         parameters = list(inspect.signature(fn).parameters.values())
         first, *others = _checked_parameters(self.name, parameters, hints, takes)
@@ -118,7 +125,15 @@ class Signature:
             )
 
     def bind(self, states: dict[str, State], context: Context) -> Bound:
-        """Return the function and its arguments, for calls of the form `fn(first, *arguments)`."""
+        """Return the function and its arguments, for calls of the form `fn(first, *arguments)`.
+
+        A call of an `async` function waits for its outputs.
+        """
+        fn, arguments = self.bind_async(states, context)
+        return (one_by_one(fn), arguments) if self.is_async else (fn, arguments)
+
+    def bind_async(self, states: dict[str, State], context: Context) -> Bound:
+        """Return the function itself and its arguments: calls of an `async` one do not wait."""
         given = {
             p.name: context if is_context(self.hints[p.name]) else states[p.name].handle
             for p in self._others

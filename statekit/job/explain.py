@@ -162,4 +162,7 @@ def _calls(operator: Operator, *, is_shuffled: bool) -> str:
         return f"called once per {whose} and epoch, with all records of the {whose}"
     if declared.ordered is not None:
         return "called for each record, once the watermark has passed it"
+    if declared.is_async:
+        most = f"{declared.traits.concurrency:,} keys at a time per task"
+        return f"called for one record of a key after the other, and for up to {most}"
     return "called for each record"

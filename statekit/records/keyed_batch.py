@@ -37,6 +37,10 @@ class KeyedBatch(NamedTuple):
         """Return the batch without its first records."""
         return KeyedBatch(*(column[count:] for column in self))
 
+    def part(self, start: int, end: int) -> KeyedBatch:
+        """Return the records from `start` on and before `end`."""
+        return KeyedBatch(*(column[start:end] for column in self))
+
     def in_columns(self) -> KeyedBatch:
         """Return the batch with its records, which are tuples, as columns."""
         return self._replace(records=tuple(zip(*self.records, strict=True)))

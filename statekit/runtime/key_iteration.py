@@ -62,6 +62,8 @@ class KeyIteration:
         self._at_once = self._left = max(1, KEYS_MAX // 16)
         # Of the keys of this batch, and of earlier keys that have not been flushed.
         self._prefixes: list[bytes] = []
+        # The keys that were entered in any order since changes were applied.
+        self._unapplied: set[bytes] = set()
         # If the function takes all records of a key: some records of it, and those not taken yet.
         self._some: Sequence[Any] = ()
         self._following: Iterator[Any] = iter(())
@@ -144,6 +146,24 @@ class KeyIteration:
                 if self.unread is not None:  # and the function caught the error
                     raise self.unread
                 start = end
+            self._ended(batch, runs)
+
+    def parts(self, batches: Iterator[KeyedBatch]) -> Iterator[tuple[bytes, Any, KeyedBatch, bool]]:
+        """Yield the records of each key of each batch, without entering the key: its prefix, the
+        key, its records, and whether they follow records of the previous batch.
+
+        Raises:
+            ProcessError: a value cannot be a key.
+        """
+        prefix, key = b"", None
+        for batch in batches:
+            runs = self._begun(batch)
+            start = runs.continued
+            if start:
+                yield prefix, key, batch.part(0, start), True
+            for prefix, key, size in zip(runs.prefixes, runs.keys, runs.sizes, strict=False):
+                yield prefix, key, batch.part(start, start + size), False
+                start += size
             self._ended(batch, runs)
 
     def _noting_errors(self, batches: Iterator[KeyedBatch]) -> Iterator[KeyedBatch]:
@@ -260,6 +280,23 @@ class KeyIteration:
         if prefix <= scope.prefix:
             self._flush()
             scope.spill()
+        scope.enter(prefix, key)
+
+    def enter_again(self, prefix: bytes, key: Any) -> None:
+        """Leave the current key and enter another, in any order and any number of times.
+
+        Changes are applied before a key is entered that was entered since they were applied last:
+        they may be in a state or in the batch, and reads only see the backend.
+        """
+        scope = self._scope
+        self._left -= 1
+        if self._left < 0 or scope.touched:
+            self._leave_key()
+        if prefix in self._unapplied:
+            self._flush()
+            scope.spill()
+            self._unapplied.clear()
+        self._unapplied.add(prefix)
         scope.enter(prefix, key)
 
     def apply_changes(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ from statekit.records.keyed_batch import KeyColumns, KeyedBatch
 from statekit.runtime.asked_services import answers, questions
 from statekit.runtime.guarded_calls import Collect, GuardedCalls
 from statekit.runtime.key_iteration import Handled, KeyIteration
+from statekit.runtime.keyed_calls import KeyCalls, SectionScope
 from statekit.shown import shown, shown_error, shown_text
 from statekit.state.event_time_buffer import BufferedRecord, EventTimeBuffer
 from statekit.state.key_scope import KeyScope
@@ -70,7 +72,8 @@ class ShardTask:
         self._plan = plan
         self._backend = backend
         self.batch = Batch()
-        self.scope = KeyScope.of_keys(plan, self.batch, partial(_spill, self.batch, spill))
+        kind = SectionScope if process.is_async else KeyScope
+        self.scope = kind.of_keys(plan, self.batch, partial(_spill, self.batch, spill))
         self._keys = KeyIteration(self.scope, process.key_codec, process.key)
         if len(plan.inputs) == 1:
             self.scope.input = plan.inputs[0]
@@ -204,6 +207,9 @@ class ShardTask:
         if self._process.traits.calls is not None:
             yield from self._lists(self._called_services(self._process.traits.calls, batches))
             return
+        if isinstance(self.scope, SectionScope):
+            yield from self._lists(self._called_at_once(self.scope, batches))
+            return
         if not self._process.takes_runs:
             for batch in batches:
                 yield from self.run(batch)
@@ -238,6 +244,21 @@ class ShardTask:
                 prefix = "" if kind == "record" else f"a key, and the {kind} was "
                 self._note(error, f"{prefix}{shown(handled)}")
             raise
+
+    def _called_at_once(self, scope: SectionScope, batches: Iterator[KeyedBatch]) -> Iterator[Any]:
+        """Call an `async` function for many keys at a time, and yield the outputs."""
+        bound = self._process.signature.bind_async(self.states, self.context)
+        calls = KeyCalls(self._keys, scope, bound, self._copy, self._failure)
+        counted = map(self._counted, batches)
+        return chain.from_iterable(calls.outputs(counted, self._process.traits.concurrency))
+
+    def _failure(self, error: BaseException, record: Any) -> BaseException:
+        """Return the error to raise for an error of the function at the current key."""
+        handled = shown(record)
+        if isinstance(error, asyncio.CancelledError) or is_users(error):
+            return self._failed(error, f"the record was {handled}")
+        self._note(error, handled)
+        return error
 
     def _called_services(self, call: ServiceCall, batches: Iterator[KeyedBatch]) -> Iterator[Any]:
         """Call a service for records, many at a time, and yield the outputs."""

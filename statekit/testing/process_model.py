@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from statekit.calls.event_loops import VirtualTimeLoop, with_event_loop
 from statekit.errors import CALL_FAILURES, StateTypeError, is_of_call
 from statekit.functions.context import Context
 from statekit.functions.process import Process
@@ -139,12 +140,18 @@ class ProcessModel:
     def _run(
         self, records: Sequence[tuple[Any, int]], before: dt.datetime | None
     ) -> dict[str, list[Any]]:
-        """Run one epoch.
+        """Run one epoch. Pauses of `async` functions take no time.
 
         Parameters:
             records: each with the number of its input.
             before: the watermark of the epoch before, by which state expires until a timer fires.
         """
+        with with_event_loop(VirtualTimeLoop()):
+            return self._run_in_time(records, before)
+
+    def _run_in_time(
+        self, records: Sequence[tuple[Any, int]], before: dt.datetime | None
+    ) -> dict[str, list[Any]]:
         self._epoch += 1
         emitted: dict[str, list[Any]] = {"outputs": []}
         if self.process.event_time is not None:

@@ -8,7 +8,7 @@ import pytest
 
 import statekit as sk
 from tests.support.http_service import service
-from tests.support.service_job import Asked, job
+from tests.support.service_job import Asked, job, numbered
 from tests.support.spark_runs import Runs
 
 pytestmark = pytest.mark.slow
@@ -33,6 +33,7 @@ def test_each_record_is_asked_for_once_whoever_reads_the_answers(runs: Runs) -> 
         runs.finish(job(served.url, concurrency=8), stream, outputs=outputs)
         assert set(served.asked.values()) == {1}
         assert served.most_open <= 8 * 2  # two tasks
+        assert served.connections <= 8 * 4  # workers keep theirs from epoch to epoch
         runs.feed("asked", _rows(120, 40))
         runs.finish(job(served.url, concurrency=8), stream, outputs=outputs)
         assert len(served.asked) == 160
@@ -75,8 +76,15 @@ def test_failed_records_are_collected_and_a_failed_epoch_asks_again(runs: Runs) 
         runs.finish(collecting, stream, outputs=outputs | _files(runs, "failed"))
         assert served.asked["n5"] == 5
     (failed,) = runs.parquet("failed")
-    assert (failed["record"], failed["error"]) == (
-        '{"key":"k2","name":"n9"}',
-        "httpx.HTTPStatusError",
-    )
+    assert (failed["record"], failed["error"]) == ('{"key":"k2","name":"n9"}', "HTTPStatusError")
     assert len(runs.parquet("answered")) == 39
+
+
+def test_an_async_function_handles_the_records_of_a_key_one_after_the_other(runs: Runs) -> None:
+    for number in range(2):
+        runs.feed("asked", _rows(70 * number, 70))
+    declared = sk.Job("numbers")
+    declared.source("asked", Asked).process(numbered).sink("numbered")
+    runs.finish(declared, {"asked": runs.stream("asked", SCHEMA)}, outputs=_files(runs, "numbered"))
+    found = [(row["key"], row["name"], row["number"]) for row in runs.parquet("numbered")]
+    assert sorted(found) == sorted((f"k{n % 7}", f"n{n}", 1 + n // 7) for n in range(140))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -12,7 +13,7 @@ import httpx
 import statekit as sk
 from statekit.functions.failed_record import OnError
 
-__all__ = ["EPOCHS", "EPOCH_SIZE", "Answered", "Asked", "Numbered", "job", "records", "run"]
+__all__ = ["EPOCHS", "EPOCH_SIZE", "Answered", "Asked", "Numbered", "job", "numbered", "records"]
 
 EPOCHS, EPOCH_SIZE = 12, 25
 
@@ -53,6 +54,15 @@ def _client() -> httpx.AsyncClient:
 def count(answered: Answered, seen: sk.ValueState[int]) -> Iterator[Numbered]:
     seen.update((seen.get() or 0) + 1)
     yield Numbered(answered.key, answered.name, seen.get() or 0)
+
+
+@sk.process(key="key", concurrency=8)
+async def numbered(asked: Asked, seen: sk.ValueState[int]) -> list[Numbered]:
+    """Number the records of a key, with pauses that differ from record to record."""
+    number = (seen.get() or 0) + 1
+    await asyncio.sleep(int(asked.name[1:]) % 5 / 1_000)
+    seen.update(number)
+    return [Numbered(asked.key, asked.name, number)]
 
 
 def job(url: str, *, concurrency: int = 10, on_error: OnError = "fail") -> sk.Job:

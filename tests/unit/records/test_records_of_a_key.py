@@ -410,13 +410,6 @@ def test_an_iterator_of_nothing_and_several_iterators_are_refused(annotation: An
         sk.process(key="user")(function)
 
 
-def test_a_function_is_not_async() -> None:
-    async def function(event: Event) -> None: ...
-
-    with pytest.raises(sk.StateTypeError, match="function is async, and there is no event loop"):
-        sk.process(key="user")(function)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("annotation", [Iterator[int], Iterator[Iterator[Event]]])
 def test_an_iterator_over_a_type_that_is_not_a_record_is_refused(annotation: Any) -> None:
     def function(events): ...  # type: ignore[no-untyped-def]

@@ -47,7 +47,11 @@ def before(score: Score, last: sk.ValueState[int]) -> list[int]:
 
 def _job(fn: Any, **options: Any) -> sk.Job:
     job = sk.Job("shop")
-    scores = job.source("orders", Order).map_async(fn, concurrency=3, **options).sink("scores")
+    scores = (
+        job.source("orders", Order)
+        .map_async(fn, concurrency=3, timeout="10 seconds", **options)
+        .sink("scores")
+    )
     scores.process(before).sink("before")
     return job
 
@@ -58,6 +62,39 @@ def test_calls_with_pauses_pass_in_no_time() -> None:
 
 def test_calls_that_never_end_are_failed_records() -> None:
     check(_job(often_refused, on_error="drop"))
+
+
+@sk.process(key="customer", concurrency=3)
+async def summed(order: Order, total: sk.ValueState[int]) -> list[int]:
+    before = total.get() or 0
+    await asyncio.sleep(order.number % 5)
+    total.update(before + order.number)
+    return [total.get() or 0]
+
+
+def test_an_async_function_with_state_passes() -> None:
+    job = sk.Job("shop")
+    job.source("orders", Order).process(summed).sink("sums")
+    report = check(job)
+    assert "plain Python" in str(report)
+
+
+KNOWN: dict[str, int] = {}
+
+
+@sk.process(key="customer", concurrency=3)
+async def remembered(order: Order, total: sk.ValueState[int]) -> list[int]:
+    KNOWN[order.customer] = KNOWN.get(order.customer, 0) + order.number
+    await asyncio.sleep(0)
+    total.update(KNOWN[order.customer])
+    return [total.get() or 0]
+
+
+def test_an_async_function_with_memory_of_its_own_is_found() -> None:
+    job = sk.Job("shop")
+    job.source("orders", Order).process(remembered).sink("sums")
+    with pytest.raises(AssertionError, match="does not hold"):
+        check(job)
 
 
 def test_a_reader_that_depends_on_the_order_of_answers_is_found() -> None:

@@ -13,14 +13,17 @@ from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
+from statekit.job.per_key.aggregation import aggregation
 from statekit.job.per_key.distinct import distinct
+from statekit.job.per_key.ranked import ends, ranks
 from statekit.job.plan import Operator, Output, Plan, Transform, check_name
 from statekit.job.service_calls import ServiceArguments, service_operator
-from statekit.job.windows.aggregation import aggregation
+from statekit.job.windows.aggregated_result import Emit
 from statekit.job.windows.field_aggregates import (
     Collect,
     Count,
     FieldAggregate,
+    First,
     Last,
     Max,
     Mean,
@@ -539,6 +542,8 @@ class Stream(Generic[T]):
         self,
         *,
         key: str | tuple[str, ...] | list[str],
+        emit: Emit = "epoch",
+        event_time: str | None = None,
         into: type[R] | None = None,
         ttl: TTL | None = None,
         name: str | None = None,
@@ -549,12 +554,16 @@ class Stream(Generic[T]):
 
         Built-in aggregates call no function per record, and records are combined before they are
         shuffled, unless an aggregate is `Collect` or `OwnAggregate`.
-        Each epoch emits one result for every key with records: the key fields, and a field per
-        aggregate. Each aggregate is a state of its name, for `get`, queries, savepoints and
-        rescaling. An aggregate that is added later starts empty.
+        Each epoch emits one result for every key with records, unless `emit` says otherwise: the
+        key fields, and a field per aggregate. Each aggregate is a state of its name, for `get`,
+        queries, savepoints and rescaling. An aggregate that is added later starts empty.
 
         Parameters:
             key: the field, or fields, that records are grouped by.
+            emit: when a key has a result: once per epoch with records ("epoch"), for each record
+                ("always"), once per epoch if the result differs from the one before ("change"), or
+                once when event time has ended ("final"), which only a drain does.
+            event_time: the field with the event time, for "final" alone. No record is late for it.
             into: a record class for the results, with fields of the same names; by default they are
                 NamedTuples.
             ttl: how long the aggregates of a key are kept.
@@ -584,7 +593,155 @@ class Stream(Generic[T]):
         self._check_single("aggregate")
         record = self._record_type("aggregate")
         options: dict[str, Any] = {"ttl": ttl, "into": into, "renamed": renamed}
+        options |= {"emit": emit, "event_time": event_time}
         declared = aggregation(record, key=key, aggregates=aggregates, **options)
+        return self.process(declared, name=name)
+
+    def count(
+        self,
+        *,
+        on: str | tuple[str, ...] | list[str],
+        emit: Emit = "change",
+        event_time: str | None = None,
+        into: type[R] | None = None,
+        ttl: TTL | None = None,
+        name: str | None = None,
+        renamed: Mapping[str, str] = NOTHING_RENAMED,
+    ) -> OperatorStream[R, T]:
+        """Count the records of each key, as the state `count`. A result has the key fields and
+        `count`.
+
+        Parameters:
+            on: the field, or fields, of the key.
+            name: of the operator; by default `count_by_` and the fields.
+            emit, event_time, into, ttl, renamed: as for `aggregate`.
+
+        Raises:
+            StateTypeError: there is no such field, or this is a union.
+
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> class Order(NamedTuple):
+        ...     customer: str
+        >>> job = Job("shop")
+        >>> _ = job.source("orders", Order).count(on="customer", emit="always").sink("orders")
+        >>> run = job.run({"orders": [Order("ada"), Order("bob"), Order("ada")]})
+        >>> sorted(tuple(found) for found in run["orders"])
+        [('ada', 1), ('ada', 2), ('bob', 1)]
+        """
+        self._check_single("count")
+        options: dict[str, Any] = {"ttl": ttl, "into": into, "renamed": renamed, "title": "count"}
+        options |= {"emit": emit, "event_time": event_time, "aggregates": {"count": Count()}}
+        return self.process(aggregation(self._record_type("count"), key=on, **options), name=name)
+
+    def last(
+        self,
+        *,
+        on: str | tuple[str, ...] | list[str],
+        by: str,
+        ttl: TTL | None = None,
+        name: str | None = None,
+        renamed: Mapping[str, str] = NOTHING_RENAMED,
+    ) -> OperatorStream[T, T]:
+        """Keep the record of each key with the largest value of a field, as the state `last`. It is
+        emitted, once per epoch, if it is another one than before.
+
+        Of records with equal values it is the first by their other fields.
+
+        Parameters:
+            on: the field, or fields, of the key.
+            by: the field whose largest value is last.
+            ttl, renamed: as for `aggregate`.
+            name: of the operator; by default `last_by_` and the fields of the key.
+
+        Raises:
+            StateTypeError: there is no such field, or this is a union.
+
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> class Order(NamedTuple):
+        ...     customer: str
+        ...     number: int
+        >>> job = Job("shop")
+        >>> _ = job.source("orders", Order).last(on="customer", by="number").sink("last")
+        >>> job.run({"orders": [Order("ada", 3), Order("ada", 7), Order("ada", 5)]})["last"]
+        [Order(customer='ada', number=7)]
+        """
+        return self._end("last", Last(by=by), on, ttl, renamed, name)
+
+    def first(
+        self,
+        *,
+        on: str | tuple[str, ...] | list[str],
+        by: str,
+        ttl: TTL | None = None,
+        name: str | None = None,
+        renamed: Mapping[str, str] = NOTHING_RENAMED,
+    ) -> OperatorStream[T, T]:
+        """Keep the record of each key with the smallest value of a field, as the state `first`. It
+        is emitted like that of `last`.
+
+        Parameters:
+            on: the field, or fields, of the key.
+            by: the field whose smallest value is first.
+            ttl, renamed: as for `aggregate`.
+            name: of the operator; by default `first_by_` and the fields of the key.
+
+        Raises:
+            StateTypeError: there is no such field, or this is a union.
+        """
+        return self._end("first", First(by=by), on, ttl, renamed, name)
+
+    def _end(
+        self, title: str, of: Last, on: Any, ttl: TTL | None, renamed: Any, name: str | None
+    ) -> OperatorStream[T, T]:
+        self._check_single(title)
+        declared = ends(self._record_type(title), of, title, on, ttl=ttl, renamed=renamed)
+        return self.process(declared, name=name)
+
+    def top(
+        self,
+        count: int,
+        by: str | tuple[str, ...],
+        *,
+        on: str | tuple[str, ...] | list[str],
+        ties: bool = False,
+        into: type[R] | None = None,
+        ttl: TTL | None = None,
+        name: str | None = None,
+        renamed: Mapping[str, str] = NOTHING_RENAMED,
+    ) -> OperatorStream[R, T]:
+        """Keep the first records of each key in an order, as the state `top`, and emit the places
+        that have changed.
+
+        A result has the fields of the record, and its place from 1 on as `rank`. It replaces the
+        result of the same key and rank that was emitted before.
+
+        Parameters:
+            count, by, ties: as for `Top`.
+            on: the field, or fields, of the key.
+            into: a class for the results, with fields of these names, or some of them.
+            ttl, renamed: as for `aggregate`.
+            name: of the operator; by default `top_`, the count, `_by_` and the fields of the key.
+
+        Raises:
+            StateTypeError: there is no such field, the records have a field `rank`, or this is a
+                union.
+
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> class Bid(NamedTuple):
+        ...     auction: int
+        ...     price: int
+        >>> job = Job("auctions")
+        >>> _ = job.source("bids", Bid).top(2, by="-price", on="auction").sink("top")
+        >>> bids = [Bid(1, 5), Bid(1, 9), Bid(1, 7)]
+        >>> [(found.rank, found.price) for found in job.run({"bids": bids}).outputs["top"]]
+        [(1, 9), (2, 7)]
+        """
+        self._check_single("top")
+        options: dict[str, Any] = {"into": into, "ttl": ttl, "renamed": renamed}
+        declared = ranks(self._record_type("top"), Top(count, by, ties), on, **options)
         return self.process(declared, name=name)
 
     def distinct(

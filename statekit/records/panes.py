@@ -224,6 +224,27 @@ class InstantPanes:
         return f"{time} - ({MIN_MICROS}L)"
 
 
+@dataclass(frozen=True)
+class OnePane:
+    """One pane for all records that are not late.
+
+    Parameters:
+        event_time: the field with the event time.
+    """
+
+    event_time: str
+
+    def of(
+        self, keys: Sequence[pa.ChunkedArray], times: pa.ChunkedArray, late_us: int
+    ) -> pa.ChunkedArray:
+        """Return the pane of each record, as `Panes.of`."""
+        return pc.if_else(pc.less_equal(times, late_us), LATE, 0)
+
+    def sql(self, time: str) -> str:
+        """Return the pane of a record, as `Panes.sql`."""
+        return "0L"
+
+
 def _array(numbers: Sequence[int] | npt.NDArray[np.int64], kind: str) -> str:
     """Return an array in Spark's SQL. One text is parsed much faster than many numbers."""
     return f"cast(split('{','.join(map(str, numbers))}', ',') as array<{kind}>)"

@@ -63,6 +63,9 @@ _MERGE_VERBS: dict[str, str] = {"count": "sum", "sum": "sum", "min": "min", "max
 NUMBER = PartialAggregate("count", None)
 """The number of records, which each combined row has in any case."""
 
+ALL_RECORDS = PartialAggregate("list", None)
+"""All records, in order of arrival."""
+
 ARRIVED_FIRST = PartialAggregate("arrived", None)
 """The record that arrived first, in a list."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple, cast
 
@@ -123,12 +124,9 @@ class ResultRecords:
                     f"into={record.name}: its field {name!r} is {show(field.annotation)}, and gets "
                     f"{show(types[name])}: declare it so"
                 )
-        present = [(n, name) for n, name in enumerate(types) if name in record.fields]
-
-        def make(*values: Any) -> Any:
-            return into(**{name: values[n] for n, name in present})
-
-        return into, make
+        present = {name: n for n, name in enumerate(types) if name in record.fields}
+        is_tuple = record.flavour == "namedtuple" and not record.may_change_fields
+        return into, _Into(into, present, is_tuple)
 
     def error(self, reason: str) -> StateTypeError:
         """Return an error about the operation."""
@@ -144,8 +142,35 @@ def _holds(declared: Any, annotation: Any) -> bool:
     return fits and (accepts_none or not has_none)
 
 
+@dataclass(frozen=True)
+class _Into:
+    """Creates records of a class of the user from the values of all fields of a result.
+
+    Parameters:
+        into: the class.
+        present: its fields, with the indexes of their values.
+        is_tuple: whether it is a NamedTuple.
+    """
+
+    into: Any
+    present: Mapping[str, int]
+    is_tuple: bool
+
+    def __call__(self, *values: Any) -> Any:
+        return self.into(**{name: values[n] for name, n in self.present.items()})
+
+    @property
+    def places(self) -> list[int] | None:
+        """The index of the value of each field, in order; None if not just a tuple is created."""
+        names = self.into._fields if self.is_tuple else ()
+        has_all = bool(names) and all(name in self.present for name in names)
+        return [self.present[name] for name in names] if has_all else None
+
+
 def made_of_columns(make: Make, *columns: Sequence[Any]) -> list[Any]:
     """Create a result from each row of some columns."""
+    if isinstance(make, _Into) and (places := make.places) is not None:
+        return made_of_columns(make.into, *(columns[place] for place in places))
     if isinstance(make, type) and issubclass(make, tuple):  # a NamedTuple's own takes twice as long
         return list(map(tuple.__new__, repeat(make), zip(*columns, strict=True)))
     return list(map(make, *columns))

@@ -295,8 +295,11 @@ class RowCache(State):
         return self._read_all(row_keys)
 
     def values_of_rows(self, rows: Sequence[bytes | None]) -> list[Any]:
-        """Return the values of rows; None for an absent row."""
+        """Return the values of rows; None for an absent or expired row."""
         try:
+            if self.expiry is not None:
+                read = self.expiry.read
+                rows = [None if row is None else read(row)[0] for row in rows]
             return [None if row is None else self._decode(row) for row in rows]
         except CorruptCheckpointError as error:
             raise self._unreadable(error) from error

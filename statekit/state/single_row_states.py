@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import compress
+from itertools import accumulate, compress, islice
+from operator import is_not
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from statekit.backend.interface import Backend, RowReads
@@ -217,23 +218,96 @@ class _Accumulating(SingleRowState):
         Raises:
             StateTypeError: as for `add`.
         """
+        return self.results(self._added_all(prefixes, values, keeps=False)[1])
+
+    def change_all(
+        self, prefixes: list[bytes], values: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Add to many keys at a time, as `add_all`. Return the value of each key before and after,
+        for `results`; None for no value.
+        """
+        return self._added_all(prefixes, values, keeps=True)
+
+    def add_each(self, prefixes: list[bytes], values: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Add several values to each of many keys, one after the other. Return the result of `get`
+        after each. Nothing is cached, as for `add_all`.
+
+        Parameters:
+            prefixes: of the keys, each once.
+            values: for each key those to add, of the declared type. None adds nothing.
+
+        Raises:
+            StateTypeError: as for `add`.
+        """
         before, current, indexed = self._read_rows(prefixes)
-        new = self._stored_forms(self._combined(current, values))
-        if self.expiry is None and None not in values:
-            self._put_all(prefixes, new, before, indexed, indexed)
-            return self._results(new)
-        changed, written = [value is not None for value in values], indexed
+        steps = [
+            self._stored_forms(self._after_each(was, own))
+            for was, own in zip(current, values, strict=True)
+        ]
+        changed = [any(value is not None for value in own) for own in values]
+        new = [own[-1] for own in steps]
+        self._put_added(prefixes, changed, current, new, before, indexed)
+        return list(map(self.results, steps))
+
+    def _after_each(self, current: Any, values: Sequence[Any]) -> list[Any]:
+        """Return the value of a key after each added value."""
+        steps = []
+        for value in values:
+            if value is not None:
+                held = current if self._immutable or current is None else self._copy(current)
+                (current,) = self._combined([held], [value])
+            steps.append(current)
+        return steps
+
+    def _added_all(
+        self, prefixes: list[bytes], values: Sequence[Any], *, keeps: bool
+    ) -> tuple[list[Any], list[Any]]:
+        """Add to many keys. Return the values before and after.
+
+        Parameters:
+            keeps: whether the values before are needed as they were.
+        """
+        before, current, indexed = self._read_rows(prefixes)
+        held = current
+        if keeps and not self._immutable:
+            held = [None if was is None else self._copy(was) for was in current]
+        new = self._stored_forms(self._combined(held, values))
+        changed = [value is not None for value in values]
+        self._put_added(prefixes, changed, current, new, before, indexed)
+        return current, new
+
+    def _put_added(
+        self,
+        prefixes: list[bytes],
+        changed: list[bool],
+        current: list[Any],
+        new: list[Any],
+        before: list[int],
+        indexed: list[int],
+    ) -> None:
+        """Write the rows of keys that have changed.
+
+        Parameters:
+            changed: which keys something was added to.
+            current, new: the values before and after.
+            before, indexed: as for `_put_all`.
+        """
+        written = indexed
         if self.expiry is not None:
             written = self._times(self.expiry, changed, current, indexed)
-        self._put_some(changed, (prefixes, new, before, indexed, written))
-        return self._results(new)
+        elif self._immutable:
+            changed = list(map(is_not, current, new))
+        if all(changed):
+            self._put_all(prefixes, new, before, indexed, written)
+        else:
+            self._put_some(changed, (prefixes, new, before, indexed, written))
 
     def _combined(self, current: list[Any], values: Sequence[Any]) -> list[Any]:
         """Return the new value of each key; None for no value."""
         raise NotImplementedError
 
-    def _results(self, values: list[Any]) -> list[Any]:
-        """Return the result of `get` for each value."""
+    def results(self, values: list[Any]) -> list[Any]:
+        """Return the result of `get` for each value; None for no value."""
         return values
 
     def _got(self) -> Any:
@@ -328,6 +402,13 @@ class ReducingState(_Accumulating, Generic[T]):
             for was, value in zip(current, values, strict=True)
         ]
 
+    def _after_each(self, current: Any, values: Sequence[Any]) -> list[Any]:
+        if None in values or not self._immutable:
+            return super()._after_each(current, values)
+        if current is None:
+            return list(accumulate(values, self._combine))
+        return list(islice(accumulate(values, self._combine, initial=current), 1, None))
+
     def get(self) -> T | None:
         """Return the combined value of this key; None if nothing was added."""
         value = self._got()
@@ -383,7 +464,7 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
             for was, value in zip(current, values, strict=True)
         ]
 
-    def _results(self, values: list[Any]) -> list[Any]:
+    def results(self, values: list[Any]) -> list[Any]:
         result = self._aggregate.result
         return [None if accumulator is None else result(accumulator) for accumulator in values]
 

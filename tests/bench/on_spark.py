@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 import statekit as sk
 from statekit.functions.process import Process
-from statekit.job.windows.aggregation import aggregation
+from statekit.job.per_key.aggregation import aggregation
 from statekit.records.record_type import RecordType
 from statekit.spark import transform_with_state
 from statekit.spark.frames.key_columns import by_one_number

@@ -75,6 +75,11 @@ class FieldAggregate(ABC):
             StateTypeError: there is no such aggregate of them.
         """
 
+    def added_each(self, kept: Accumulation) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return a function from records to the value that each of them adds to a state by key."""
+        value_of = kept.value_of
+        return lambda records: list(map(value_of, records))
+
     def named(self, names: Renaming) -> FieldAggregate:
         """Return the same aggregate with renamed fields."""
         if self.field is None:
@@ -325,6 +330,20 @@ class Last(_OfRecords):
 
 
 @dataclass(frozen=True)
+class First(Last):
+    """The record with the smallest value of a field, or one field of it. None is after all values.
+
+    Of records with equal values it is the first by their other fields.
+    """
+
+    verb = "first"
+
+    @property
+    def order(self) -> RecordOrder:
+        return RecordOrder((self.by,), 1)
+
+
+@dataclass(frozen=True)
 class Collect(FieldAggregate):
     """All records, or all values of a field, as a list in the order of arrival. None is skipped.
 
@@ -402,6 +421,10 @@ class OwnAggregate(FieldAggregate):
             added=lambda lists: [list(map(value_of, records)) for records in lists],
             copy_added=copy_added,
         )
+
+    def added_each(self, kept: Accumulation) -> Callable[[Sequence[Any]], list[Any]]:
+        # The state adds lists of values.
+        return lambda records: [added for record in records for added in kept.added([[record]])]
 
     def text(self, names: Renaming) -> str:
         return ", ".join(self.definition("aggregate", names).values())

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from statekit.functions.context import Context
 from statekit.functions.process import NOTHING_RENAMED, Process, Traits, process
 from statekit.functions.signature import declare
-from statekit.job.windows.aggregation import AggregatedResult, check_aggregates
+from statekit.job.windows.aggregated_result import AggregatedResult, check_aggregates
 from statekit.job.windows.elements import element_hints
 from statekit.job.windows.field_aggregates import FieldAggregate
 from statekit.job.windows.key_windows import KeyWindows

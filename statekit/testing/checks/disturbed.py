@@ -14,7 +14,7 @@ from statekit.checkpoint.manifest import ShardPlan, ShardPlans
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
-from statekit.job.windows.aggregation import AggregatedResult
+from statekit.job.windows.aggregated_result import AggregatedResult
 from statekit.testing.checks.property import Property, RunDifference, alone, between, compared
 from statekit.testing.checks.redistribution import check_redistribution, wrong_pieces
 from statekit.testing.drivers.job_harness import JobHarness
@@ -270,8 +270,9 @@ def _moved(subject: Subject, source: str, records: list[Any], order: str) -> lis
 
 def is_window(declared: Process[Any, Any, Any]) -> bool:
     """Return whether a function is a window that fires once."""
-    traits = declared.traits
-    return traits.fires is not None and isinstance(traits.made_of, AggregatedResult)
+    made_of = declared.traits.made_of
+    is_window = isinstance(made_of, AggregatedResult) and made_of.window is not None
+    return is_window and declared.traits.fires is not None
 
 
 # ------------------------------------------------------------------------- faults and other hosts

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import decimal
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from statekit.checkpoint.job_file import TtlRecord
 from statekit.codec.annotations import peel
 from statekit.functions.process import Process
-from statekit.job.windows.aggregation import AggregatedResult
+from statekit.job.windows.aggregated_result import AggregatedResult
 from statekit.job.windows.field_aggregates import (
     Collect,
     Count,
@@ -26,6 +26,7 @@ from statekit.keygroup import key_fields
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ORDERED
 from statekit.shown import shown
+from statekit.testing.runs.comparison import is_same
 
 Result = Callable[[Sequence[Any]], Any]
 """A function that returns the result for the records of a key or window, in order."""
@@ -100,7 +101,7 @@ def _first(aggregate: Top | Last, record: RecordType, get: Callable[[Any], Any])
     of it.
     """
     if isinstance(aggregate, Last):
-        in_order = _comparison((f"-{aggregate.by}",), record)
+        in_order = _comparison(aggregate.order.fields, record)
         return lambda some: get(min(some, key=functools.cmp_to_key(in_order)))
     by, count = tuple(aggregate.by), aggregate.count
     in_order, equal = _comparison(by, record), _comparison(by, record, breaks_ties=False)
@@ -180,23 +181,64 @@ class AggregateModel:
             name: _itself if of.field is None else record.getter((of.field,))
             for name, of in made_of.of.items()
         }
+        self._emit, self._record = made_of.emit, record
         self._kept: dict[tuple[Any, str], list[tuple[Any, int]]] = {}
+        self._has_ended = False
 
-    def run(self, records: Sequence[Any], now_us: int) -> list[Any]:
-        """Run one epoch, and return the results of all keys that had records.
+    def run(self, records: Sequence[Any], now_us: int, *, ends: bool = False) -> list[Any]:
+        """Run one epoch, and return the results.
 
         Parameters:
             now_us: the processing time.
+            ends: whether event time has ended.
         """
         of_keys: dict[Any, list[Any]] = {}
         for record in records:
             of_keys.setdefault(self._key_of(record), []).append(record)
-        return [
-            self._make(
-                *key_fields(key), *(self._result(key, name, some, now_us) for name in self._of)
-            )
-            for key, some in of_keys.items()
+        found = [
+            result for key, some in of_keys.items() for result in self._emitted(key, some, now_us)
         ]
+        if self._emit == "final" and ends and not self._has_ended:
+            self._has_ended = True
+            for key in dict.fromkeys(key for key, _ in self._kept):
+                values = self._present(key, now_us)
+                if any(value is not None for value in values):
+                    found.append(self._make(*key_fields(key), *values))
+        return found
+
+    def _emitted(self, key: Any, records: list[Any], now_us: int) -> Iterator[Any]:
+        """Add the records of a key in an epoch, and yield its results."""
+        before = self._present(key, now_us)
+        parts = [[record] for record in records] if self._emit == "always" else [records]
+        for some in parts:
+            values = [self._result(key, name, some, now_us) for name in self._of]
+            match self._emit:
+                case "final":
+                    continue
+                case "ranks":
+                    yield from self._ranks(before[0] or [], values[0])
+                    continue
+                case "change" if is_same(before, values):
+                    continue
+            yield self._make(*key_fields(key), *values)
+
+    def _ranks(self, before: list[Any], now: list[Any]) -> Iterator[Any]:
+        """Yield the results of the places whose record has changed."""
+        get = self._record.getter(tuple(self._record.fields or ()))
+        for place, record in enumerate(now):
+            if place >= len(before) or before[place] != record:
+                fields = get(record)
+                if len(self._record.fields or ()) == 1:
+                    fields = (fields,)
+                yield self._make(*fields, place + 1)
+
+    def _present(self, key: Any, now_us: int) -> list[Any]:
+        """Return the present result of each aggregate of a key; None for no value."""
+        found = []
+        for name, (_, result, ttl) in self._of.items():
+            kept = [record for record, _ in unexpired(self._kept.get((key, name), []), ttl, now_us)]
+            found.append(result(kept) if kept else None)
+        return found
 
     def _result(self, key: Any, name: str, records: Sequence[Any], now_us: int) -> Any:
         """Add records of a key to an aggregate, and return its result."""

@@ -12,7 +12,7 @@ from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.per_key.distinct import DistinctRecords
 from statekit.job.plan import Operator, Transform
-from statekit.job.windows.aggregation import AggregatedResult
+from statekit.job.windows.aggregated_result import AggregatedResult
 from statekit.kv.store_operator import StoredOperations
 from statekit.shown import shown
 from statekit.testing.drivers.driver import EpochContents
@@ -142,9 +142,12 @@ class OperatorModels:
         match self.others.get(operator.name):
             case WindowModel() as windows:
                 return windows.run(records, watermark)
-            case AggregateModel() | DistinctModel() as by_key:
+            case AggregateModel() as aggregates:
+                now_us, ends = datetime_to_micros(step.at), watermark == END
+                return aggregates.run([record for record, _ in records], now_us, ends=ends)
+            case DistinctModel() as distinct:
                 now_us = datetime_to_micros(step.at)
-                return by_key.run([record for record, _ in records], now_us)
+                return distinct.run([record for record, _ in records], now_us)
             case CallModel() as calls:
                 return calls.run([record for record, _ in records])
         at = None if watermark == BEGINNING else micros_to_datetime(min(watermark, MAX_MICROS))

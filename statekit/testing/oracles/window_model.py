@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from statekit.functions.process import Process
-from statekit.job.windows.aggregation import AggregatedResult
+from statekit.job.windows.aggregated_result import AggregatedResult
 from statekit.job.windows.calendar_windows import CalendarWindow
 from statekit.job.windows.field_aggregates import Collect
 from statekit.job.windows.sessions import Session

@@ -11,7 +11,7 @@ from statekit.codec.annotations import struct_fields
 from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Input, Operator
-from statekit.job.windows.aggregation import AggregatedResult
+from statekit.job.windows.aggregated_result import AggregatedResult
 from statekit.job.windows.window_kind import Window
 from statekit.records.record_type import RecordType
 from statekit.shown import shown

@@ -16,7 +16,7 @@ from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
-from statekit.job.windows.aggregation import AggregatedResult
+from statekit.job.windows.aggregated_result import AggregatedResult
 from statekit.records import by_value
 from statekit.shown import shown_text
 from statekit.state.base import StateSpec

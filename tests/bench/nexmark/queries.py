@@ -103,18 +103,6 @@ QUERIES: dict[int, Query] = {
         query_11,
         {"bids": Front("bid", {"bidder": "bidder", "at": "at"})},
     ),
-    18: Query(
-        "last bid of each bidder",
-        "all bids of a bidder on an auction in a batch",
-        query_18,
-        {"bids": BIDS},
-        ("bidder", "auction"),
-    ),
-    19: Query(
-        "ten highest bids",
-        "all bids of an auction in a batch",
-        query_19,
-        {"bids": BIDS},
-        ("auction", "place"),
-    ),
+    18: Query("last bid of each bidder", "no bid", query_18, {"bids": BIDS}, ("bidder", "auction")),
+    19: Query("ten highest bids", "no bid", query_19, {"bids": BIDS}, ("auction", "rank")),
 }

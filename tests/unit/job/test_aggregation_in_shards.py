@@ -19,7 +19,7 @@ from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.job_file import EXPIRY
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.functions.process import Process
-from statekit.job.windows.aggregation import aggregation
+from statekit.job.per_key.aggregation import aggregation
 from statekit.keygroup import key_group, pack_group
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType

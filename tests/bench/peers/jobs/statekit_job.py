@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 import statekit as sk
 from statekit.functions.process import Process
-from statekit.job.windows.aggregation import aggregation
+from statekit.job.per_key.aggregation import aggregation
 from statekit.records.record_type import RecordType
 from statekit.runtime.rare_collection import RARE_COLLECTION
 from statekit.working_copy.uploader import uploader

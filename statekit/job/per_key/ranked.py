@@ -1,0 +1,151 @@
+"""The operators of `Stream.last`, `first` and `top`: the first records of each key in an order.
+
+Each is an aggregate by key whose results are records, and not lists of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from statekit.functions.process import NOTHING_RENAMED, Process
+from statekit.job.per_key.kept_aggregates import KeptAggregates
+from statekit.job.windows.aggregated_result import AggregatedResult
+from statekit.job.windows.field_aggregates import Last, Top
+from statekit.records.keyed_batch import KeyColumns
+from statekit.records.record_type import RecordType
+from statekit.records.result_type import ResultRecords, made_of_columns
+from statekit.state.options import TTL
+
+RANK = "rank"
+
+
+def ends(
+    record: RecordType,
+    of: Last,
+    title: str,
+    on: str | tuple[str, ...] | list[str],
+    *,
+    ttl: TTL | None = None,
+    renamed: Mapping[str, str] = NOTHING_RENAMED,
+) -> Process[Any, ..., Any]:
+    """Return a process function that emits the first or the last record of each key if it has
+    changed.
+
+    Parameters:
+        record: the type of the records.
+        of: the aggregate, which keeps one record.
+        title: the name of the state, and the first part of the name of the function.
+        on: the fields of the key.
+        ttl, renamed: as for `Stream.aggregate`.
+
+    Raises:
+        StateTypeError: there is no such field; the message names it.
+    """
+    kept = _kept(record, of, title, on, ttl, renamed)
+    (added,) = kept.added
+
+    def fold(keys: KeyColumns, state: Any) -> list[Any]:
+        before, after = state.change_all(keys.prefixes, added(keys.columns))
+        changes = zip(before, after, strict=True)
+        return [now[0] for was, now in changes if was is not now and was != now]
+
+    made_of = AggregatedResult(kept.aggregates, _last_value, emit="change")
+    return kept.process("_".join((title, "by", *kept.key)), fold, record.cls, made_of)
+
+
+def ranks(
+    record: RecordType,
+    of: Top,
+    on: str | tuple[str, ...] | list[str],
+    *,
+    into: Any = None,
+    ttl: TTL | None = None,
+    renamed: Mapping[str, str] = NOTHING_RENAMED,
+) -> Process[Any, ..., Any]:
+    """Return a process function that emits the places of each key whose record has changed.
+
+    Parameters:
+        record: the type of the records.
+        of: how many records are kept, and in which order.
+        on: the fields of the key.
+        into: a class for the results; None for NamedTuples with the fields of a record, and `rank`.
+        ttl, renamed: as for `Stream.aggregate`.
+
+    Raises:
+        StateTypeError: there is no such field; the message names it.
+    """
+    kept = _kept(record, of, "top", on, ttl, renamed)
+    results, names = kept.results, list(record.fields or ())
+    if RANK in names:
+        raise results.error(
+            f"{record.name} has a field {RANK!r}, and a result has the place under this name: "
+            "rename the field, or use aggregate(…=Top(…))"
+        )
+    name = "_".join((f"top_{of.count}", "by", *kept.key))
+    types = {field: results.annotation(field) for field in names} | {RANK: int}
+    output, make = results.result_class(name, types, into)
+    (added,) = kept.added
+    fields_of = _fields_of(record, names)
+
+    def fold(keys: KeyColumns, state: Any) -> list[Any]:
+        before, after = state.change_all(keys.prefixes, added(keys.columns))
+        places: list[int] = []
+        records: list[Any] = []
+        for was, now in zip(before, after, strict=True):
+            if was is not now:
+                _add_changed(was or (), now, places, records)
+        if not records:
+            return []
+        return made_of_columns(make, *fields_of(records), places)
+
+    made_of = AggregatedResult(kept.aggregates, make, emit="ranks")
+    return kept.process(name, fold, output, made_of)
+
+
+def _add_changed(
+    was: Sequence[Any], now: Sequence[Any], places: list[int], records: list[Any]
+) -> None:
+    """Add the records of `now` that `was` does not have at the same place, with their places."""
+    for place, (record, before) in enumerate(zip_longest(now, was), start=1):
+        if record != before:
+            places.append(place)
+            records.append(record)
+
+
+def _fields_of(
+    record: RecordType, names: Sequence[str]
+) -> Callable[[Sequence[Any]], Sequence[Sequence[Any]]]:
+    """Return a function from records to columns of their fields."""
+    if record.flavour == "namedtuple":
+        return lambda records: list(zip(*records, strict=True))
+    if record.flavour == "typeddict":  # a key may be absent
+        return lambda records: [[of.get(name) for of in records] for name in names]
+    get = record.getter(tuple(names))
+    if len(names) == 1:
+        return lambda records: [list(map(get, records))]
+    return lambda records: list(zip(*map(get, records), strict=True))
+
+
+def _kept(
+    record: RecordType,
+    of: Last | Top,
+    state: str,
+    on: str | tuple[str, ...] | list[str],
+    ttl: TTL | None,
+    renamed: Mapping[str, str],
+) -> KeptAggregates:
+    """Return the aggregates of an operator that keeps one."""
+    results = ResultRecords(record, state)
+    key = (on,) if isinstance(on, str) else tuple(on)
+    for name in key:
+        results.annotation(name)
+    kept = KeptAggregates(results, key, {state: of}, ttl, renamed)
+    _ = kept.accumulations  # errors are those of the declaration
+    return kept
+
+
+def _last_value(*values: Any) -> Any:
+    """Return the last argument: a result without the key fields."""
+    return values[-1]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from statekit.codec.annotations import show
 from statekit.errors import ProcessError, StateTypeError
 from statekit.expressions.arrow_kernels import BatchFailure, computed
 from statekit.expressions.expression import Expression, as_expression
@@ -15,7 +16,7 @@ from statekit.expressions.python_code import compile_function, compile_over_list
 from statekit.expressions.tree import ColumnNode, ExpressionNode, walk
 from statekit.expressions.typed import Typed
 from statekit.expressions.typing_rules import converted, typed_tree
-from statekit.expressions.value_types import ValueType
+from statekit.expressions.value_types import ValueType, holding_type
 from statekit.records.record_type import RecordType
 
 
@@ -40,6 +41,10 @@ class CompiledExpression:
 
     def __str__(self) -> str:
         return str(self.tree)
+
+    def __call__(self, record: Any) -> Any:
+        """Return the value for a record, as `of_record`."""
+        return self.of_record(record)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.tree, self.cls, self._where, self._wanted)
@@ -167,3 +172,31 @@ def condition(
             f"{where}: {found} is {found.type}, and a filter needs a condition: compare it"
         )
     return found
+
+
+def as_field(
+    expression: Expression, record_type: RecordType, annotation: Any, field: str, where: str
+) -> CompiledExpression:
+    """Check an expression whose values become those of a field of another record class.
+
+    Parameters:
+        annotation: the type of the field.
+        field: its name, for messages.
+
+    Raises:
+        StateTypeError: as for `compiled`; or the field does not hold every value.
+    """
+    found = compiled(expression, record_type, where)
+    wanted = holding_type(annotation)
+    fits = wanted is not None and converted(found.typed, wanted) is not None
+    if wanted is None or not fits:
+        raise StateTypeError(
+            f"{where}: {field} is {show(annotation)}, and {found} is {found.type}: convert it with "
+            "CAST, or use map()"
+        )
+    if found.type.nullable and not wanted.nullable:
+        raise StateTypeError(
+            f"{where}: {field} is {show(annotation)}, and {found} may be NULL: give it a value "
+            "with COALESCE, or declare the field with | None"
+        )
+    return CompiledExpression(found.tree, found.cls, where, wanted)

@@ -162,10 +162,8 @@ class _Writer:
                 return self._constant(typed.value)
             case "and" | "or":
                 return self._logic(typed)
-            case "is_null" if typed.operands[0].is_constant:
-                return str(typed.operands[0].value is None)
-            case "is_null":
-                return f"({self.value(typed.operands[0])} is None)"
+            case "is_null":  # by a variable, as Python warns of `is` with a constant
+                return f"(({self._variable()} := {self.value(typed.operands[0])}) is None)"
             case "distinct":
                 return self._distinct(typed)
             case "case":

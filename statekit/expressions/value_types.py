@@ -122,6 +122,19 @@ def type_of_annotation(annotation: Any) -> ValueType:
     return ValueType("decimal", nullable, arrow.precision, arrow.scale)
 
 
+def holding_type(annotation: Any) -> ValueType | None:
+    """Return the type of the values that a field can hold, all of them; None if it has no such
+    type.
+
+    >>> holding_type(Literal["de", "fr"]) is None
+    True
+    """
+    members = peel(annotation)[0]
+    found = type_of_annotation(annotation)
+    is_plain = len(members) == 1 and typing.get_origin(members[0]) is not Literal
+    return found if is_plain and found.kind != "other" else None
+
+
 def nested_class(annotation: Any) -> Any:
     """Return the record class of a field that has fields itself; None for all others."""
     members, _, _ = peel(annotation)

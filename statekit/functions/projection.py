@@ -1,4 +1,6 @@
-"""Projections for `Stream.select`: new records from fields of others, without a function."""
+"""Projections for `Stream.select`: new records from fields of others, and from expressions over
+them, without a function.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,8 @@ from typing import Any
 
 from statekit.codec.annotations import Field, peel, show
 from statekit.errors import StateTypeError
+from statekit.expressions.compiled import CompiledExpression, as_field
+from statekit.expressions.expression import Expression
 from statekit.records.arrow_reader import record_builder
 from statekit.records.record_type import RecordType
 from statekit.shown import shown
@@ -22,15 +26,17 @@ class Projection:
     Parameters:
         taken: the class of the records.
         into: the class of the new records.
-        given: for fields of `into`, the field of `taken` that they get, or "*" for the record.
-            Every other field of `into` gets the field of its own name, if there is one.
+        given: for fields of `into`, the field of `taken` that they get, "*" for the record, or an
+            expression. Every other field of `into` gets the field of its own name, if there is one.
         where: the declaration, for messages.
 
     Raises:
         StateTypeError: a field is not there, or has another type.
     """
 
-    def __init__(self, taken: Any, into: Any, given: Mapping[str, str], where: str) -> None:
+    def __init__(
+        self, taken: Any, into: Any, given: Mapping[str, str | Expression], where: str
+    ) -> None:
         self._classes = (taken, into)
         self._where = where
         self.fields = self._checked(given)
@@ -55,6 +61,11 @@ class Projection:
         """The type of the new records."""
         return RecordType.of(self._classes[1], where=self._where)
 
+    @property
+    def copied_fields(self) -> dict[str, str]:
+        """The source of each field that is copied: a field, or the record."""
+        return {name: of for name, of in self.fields.items() if isinstance(of, str)}
+
     @functools.cached_property
     def needs_records(self) -> bool:
         """True if record objects must be created, because copying columns is not enough.
@@ -65,9 +76,10 @@ class Projection:
         if self.into.may_change_fields or set(self.fields) != set(self.into.field_names):
             return True
         into, taken = self.into.fields or {}, self.taken.fields or {}
-        pairs = [(into[name], taken[of]) for name, of in self.fields.items() if of != WHOLE]
-        if pairs and self.taken.may_change_fields:
+        copied = self.copied_fields
+        if self.taken.may_change_fields and any(of != WHOLE for of in self.fields.values()):
             return True
+        pairs = [(into[name], taken[of]) for name, of in copied.items() if of != WHOLE]
         return any(_stored_form(new) != _stored_form(given) for new, given in pairs)
 
     @functools.cached_property
@@ -84,15 +96,19 @@ class Projection:
             **{name: get(record) for name, get in zip(names, getters, strict=True)}
         )
 
-    def _getter(self, name: str) -> Callable[[Any], Any]:
+    def _getter(self, name: str | CompiledExpression) -> Callable[[Any], Any]:
+        if isinstance(name, CompiledExpression):
+            return name.of_record
         if name == WHOLE:
             return lambda record: record
         if self.taken.flavour == "typeddict":
             return lambda record: record.get(name)  # as in a column, None for an absent key
         return self.taken.getter((name,))
 
-    def _checked(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Check the fields, and return the source field of each field of the new records, in their
+    def _checked(
+        self, given: Mapping[str, str | Expression]
+    ) -> dict[str, str | CompiledExpression]:
+        """Check the fields, and return the source of each field of the new records, in their
         order.
         """
         into, taken = self.into, self.taken
@@ -112,12 +128,18 @@ class Projection:
             )
         return dict(self._pairs(given))
 
-    def _pairs(self, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    def _pairs(
+        self, given: Mapping[str, str | Expression]
+    ) -> Iterator[tuple[str, str | CompiledExpression]]:
         taken = self.taken.fields or {}
         for name, field in (self.into.fields or {}).items():
             of = given.get(name, name)
             wanted = self.into.column_annotation(field)
             if not field.init:
+                continue
+            if isinstance(of, Expression):
+                field_name = f"{self.into.name}.{name}"
+                yield name, as_field(of, self.taken, wanted, field_name, self._where)
                 continue
             if of == WHOLE:
                 self._check_type(name, wanted, self.taken.cls, "the record")
@@ -130,7 +152,8 @@ class Projection:
                 raise StateTypeError(
                     f"{self._where}: {self.taken.name} has no field {shown(of)} for "
                     f"{self.into.name}.{name} (it has {', '.join(taken)}): name the field that it "
-                    f"gets, as in select({self.into.name}, {name}=...)"
+                    f"gets, as in select({self.into.name}, {name}=...), or give an expression such "
+                    f"as {name}=sk.expr('…')"
                 )
             yield name, of
 

@@ -16,6 +16,8 @@ from operator import length_hint
 from typing import Any, Literal, Self
 
 from statekit.errors import ProcessError, StateTypeError, is_users
+from statekit.expressions.compiled import CompiledExpression, condition
+from statekit.expressions.expression import Expression
 from statekit.functions.projection import Projection
 from statekit.functions.signature import hints_of, outputs_annotation
 from statekit.functions.state_parameters import annotation_text
@@ -33,7 +35,8 @@ class Stateless:
         kind: what the function returns: a record ("map"), whether to keep the record ("filter"), an
             iterable of records ("flat_map"). "of" has no function and keeps the records of a class.
             "select" makes records of the fields of others.
-        fn: the function; the class for "of"; a `Projection` for "select".
+        fn: the function; the class for "of"; a `Projection` for "select"; a `CompiledExpression`
+            for a "filter" by a condition.
         takes: the classes of the records it takes.
         emits: the annotation of the records it emits.
         where: the declaration, for messages.
@@ -68,12 +71,15 @@ class Stateless:
         """Return a stateless function of a user.
 
         Parameters:
+            fn: the function; for a filter, also a condition as an expression or SQL text.
             records: of the stream that it is for.
             into: the type of the records it emits; None for the annotation of the function.
 
         Raises:
             StateTypeError: the function takes other records, or does not say what it returns.
         """
+        if kind == "filter" and isinstance(fn, str | Expression):
+            return cls._by_condition(fn, records)
         name, where = name_of(fn), f"{kind}({name_of(fn)})"
         if not callable(fn) or inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
             raise StateTypeError(
@@ -89,6 +95,18 @@ class Stateless:
         stateless = cls(kind, fn, _classes(records), into, where)
         assert stateless.output_type is not None, "made now, so that its faults are found here"
         return stateless
+
+    @classmethod
+    def _by_condition(cls, fn: str | Expression, records: Records) -> Self:
+        """Return the filter by a condition over the fields of the records."""
+        where = f"filter({fn})"
+        if len(records.members) > 1:
+            raise StateTypeError(
+                f"{where}: the stream has {records.name}, and a condition is over the fields of "
+                "one type: select one with of(), or use a function"
+            )
+        checked = condition(fn, records.members[0], where)
+        return cls("filter", checked, _classes(records), records.cls, where)
 
     @functools.cached_property
     def record_type(self) -> Records:
@@ -108,11 +126,13 @@ class Stateless:
 
     @property
     def selects_columns(self) -> bool:
-        """True if the outputs are columns of the input, so that no function is called with a
-        record.
+        """True if the outputs follow from the columns of the input, so that no function is called
+        with a record.
         """
         if isinstance(self.fn, Projection):
             return not self.fn.needs_records
+        if isinstance(self.fn, CompiledExpression):
+            return not self.record_type.may_change_fields
         return self.kind == "of"
 
     @property
@@ -161,6 +181,9 @@ class Stateless:
         fn, following = self.fn, iter(records)
         if self.kind == "of":
             return [type(record) is fn for record in following]
+        if isinstance(fn, CompiledExpression):
+            with self._failures(records, following, stream, epoch):
+                return fn.are_true(following)
         copy = None if own else self.output_type.copy
         with self._failures(records, following, stream, epoch):
             own_records = following if copy is None else map(copy, following)
@@ -197,6 +220,8 @@ def _classes(records: Records) -> tuple[Any, ...]:
 
 def name_of(fn: Any) -> str:
     """Return the name of a function for messages and streams; `<lambda>` for a lambda."""
+    if isinstance(fn, str | Expression):
+        return "filtered"
     return str(getattr(fn, "__name__", None) or type(fn).__name__)
 
 

@@ -184,6 +184,8 @@ def _transforms_before(
             break  # Spark splits a frame of several types
         if transform.function.kind == "select":
             break  # a field of the same name may have another value
+        if not plan.is_operator(plan.origin_of(transform.name)) and _is_of_columns(plan, transform):
+            break  # the JVM drops rows before they are shuffled
         if declared.takes_runs and not transform.function.keeps_records:
             break  # the records of a key would not follow each other if it had another key
         if not all(_has_fields(member, declared.key) for member in members):
@@ -191,6 +193,13 @@ def _transforms_before(
         found.insert(0, transform)
         transform = plan.transform(transform.input)
     return tuple(found)
+
+
+def _is_of_columns(plan: Plan, transform: Transform | None) -> bool:
+    """Return whether a transform, and all that feed it, follow from columns alone."""
+    while transform is not None and transform.function.selects_columns:
+        transform = plan.transform(transform.input)
+    return transform is None
 
 
 def _has_fields(record_type: RecordType, names: tuple[str, ...]) -> bool:
@@ -205,7 +214,8 @@ def _transforms_after(plan: Plan, operator: Operator) -> tuple[Transform, ...]:
         return ()
     while plan.reads_of(stream) == 1 and (following := plan.transforms_of(stream)):
         (transform,) = following
-        if transform.function.selects_columns and not transform.function.selects_type:
+        function = transform.function
+        if function.selects_columns and not function.selects_type and function.kind != "filter":
             break  # columns are selected outside of the tasks, without reading a record
         found.append(transform)
         stream = transform.name

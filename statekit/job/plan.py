@@ -379,7 +379,7 @@ class Plan:
         while (transform := self.transform(origin)) is not None:
             function, origin = transform.function, transform.input
             if isinstance(function.fn, Projection):
-                name = function.fn.fields.get(name, "")
+                name = function.fn.copied_fields.get(name, "")
             elif not function.keeps_records:
                 return stream, field
         return origin, name

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Generic, Literal, Self, overload
 from typing_extensions import TypeVar, Unpack
 
 from statekit.errors import StateTypeError
+from statekit.expressions.expression import Expression
 from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.functions.projection import Projection
@@ -269,15 +270,21 @@ class Stream(Generic[T]):
         """
         return self._transformed("map", fn, into, name)
 
-    def filter(self, fn: Callable[[T], object], *, name: str | None = None) -> Stream[T]:
-        """Keep the records for which a function returns a true value.
+    def filter(
+        self, fn: Callable[[T], object] | Expression | str, *, name: str | None = None
+    ) -> Stream[T]:
+        """Keep the records for which a condition is true, or a function returns a true value.
+
+        For a condition no function is called: on Spark, the JVM drops rows before they are
+        shuffled.
 
         Parameters:
-            fn: an ordinary function of one record.
-            name: of the stream; by default the function's.
+            fn: a condition as SQL text or an expression, or an ordinary function of one record.
+            name: of the stream; by default the function's, or that of this stream and "filtered".
 
         Raises:
-            StateTypeError: the function takes other records, or the name is taken.
+            StateTypeError: the condition has an unknown field or types that do not fit, the
+                function takes other records, or the name is taken.
 
         >>> from typing import NamedTuple
         >>> from statekit.job.job import Job
@@ -286,9 +293,13 @@ class Stream(Generic[T]):
         ...     cents: int
         >>> job = Job("shop")
         >>> orders = job.source("orders", Order)
-        >>> print(orders.filter(lambda order: order.cents > 1000, name="large"))
+        >>> print(orders.filter("cents > 1000 AND customer IN ('ada', 'bob')", name="large"))
         <Stream 'large' of Order>
+        >>> print(orders.filter(lambda order: order.cents > 1000, name="larger"))
+        <Stream 'larger' of Order>
         """
+        if isinstance(fn, str | Expression) and len(self._names) == 1:
+            name = name or f"{self.name}.filtered"
         return self._transformed("filter", fn, None, name)
 
     def flat_map(
@@ -324,16 +335,19 @@ class Stream(Generic[T]):
         """
         return self._transformed("flat_map", fn, into, name)
 
-    def select(self, into: type[V], *, name: str | None = None, **fields: str) -> Stream[V]:
-        """Replace each record by one of another class, with fields copied from it.
+    def select(
+        self, into: type[V], *, name: str | None = None, **fields: str | Expression
+    ) -> Stream[V]:
+        """Replace each record by one of another class, with fields that are copied or computed.
 
         No function is called: on Spark, columns are selected.
 
         Parameters:
             into: the class of the new records.
             name: of the stream; by default the names of this one and of the class.
-            fields: for fields of the new records, the field that they get, or "*" for the whole
-                record. Every other one gets the field of its own name.
+            fields: for fields of the new records, the name of the field that they get, "*" for the
+                whole record, or an expression such as `col("cents") / 100` or
+                `expr("cents / 100")`. Every other one gets the field of its own name.
 
         Raises:
             StateTypeError: there is no such field, it has another type, or the name is taken; or
@@ -344,11 +358,13 @@ class Stream(Generic[T]):
         >>> class Order(NamedTuple):
         ...     customer: str
         ...     cents: int
+        >>> from statekit.expressions.expression import col
         >>> class Bill(NamedTuple):
         ...     payer: str
-        ...     cents: int
+        ...     euros: float
         >>> job = Job("shop")
-        >>> print(job.source("orders", Order).select(Bill, payer="customer"))
+        >>> orders = job.source("orders", Order)
+        >>> print(orders.select(Bill, payer="customer", euros=col("cents") / 100))
         <Stream 'orders.Bill' of Bill>
         """
         self._check_single("select")

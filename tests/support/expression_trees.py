@@ -53,20 +53,20 @@ class Row(NamedTuple):
     b: bool
     c: bool | None
     day: dt.date | None
-    at: dt.datetime
+    since: dt.datetime
     until: dt.datetime | None
     wait: dt.timedelta | None
-    inner: Inner | None
+    nest: Inner | None
 
 
 FIELDS: dict[str, tuple[str, ...]] = {
-    "int": ("i", "j", "inner.n"),
+    "int": ("i", "j", "nest.n"),
     "float": ("f", "g"),
     "decimal": ("d", "e"),
-    "text": ("s", "t", "inner.s"),
+    "text": ("s", "t", "nest.s"),
     "bool": ("b", "c"),
     "date": ("day",),
-    "timestamp": ("at", "until"),
+    "timestamp": ("since", "until"),
     "interval": ("wait",),
 }
 

@@ -45,5 +45,16 @@ sk.KVStore("wrong", key="str", value=int)  # error: Argument "key" to "KVStore"
 job.add(payments)  # error: Value of type variable "P" of "add"
 
 assert_type(payments.select(Bill, payer="account"), sk.Stream[Bill])
+assert_type(payments.select(Bill, payer=sk.expr("upper(account)")), sk.Stream[Bill])
 payments.select(Bill, payer=1)  # error: Argument "payer" to "select" of "Stream"
 assert_type(payments.record_class, type[Payment])
+
+large = sk.col("cents") > 1000
+assert_type(large & (sk.col("account") == "ada") | ~large, sk.Expression)
+assert_type(1 - sk.col("cents") * 2 / sk.lit(3), sk.Expression)
+assert_type(payments.filter(large), sk.Stream[Payment])
+assert_type(payments.filter("cents > 1000", name="larger"), sk.Stream[Payment])
+assert_type(payments.filter(lambda payment: payment.cents > 1), sk.Stream[Payment])
+payments.filter(1)  # error: Argument 1 to "filter" of "Stream"
+payments.filter(lambda payment: payment.cent > 1)  # error: "Payment" has no attribute "cent"
+sk.col(1)  # error: Argument 1 to "col"

@@ -6,9 +6,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from statekit.errors import ProcessError
+from statekit.expressions.compiled import CompiledExpression
 from statekit.functions.projection import WHOLE, Projection
 from statekit.job.plan import Transform
 from statekit.records.record_type import RecordType
+from statekit.spark.frames.expression_columns import expression_column
 from statekit.spark.worker.rows import ColumnRecords
 
 
@@ -44,6 +46,8 @@ def selected(transform: Transform, df: DataFrame) -> DataFrame:
     """
     if transform.function.kind == "select":
         return df.select(*selected_columns(transform, df))
+    if isinstance(transform.function.fn, CompiledExpression):
+        return df.where(expression_column(transform.function.fn, df))
     if not transform.function.selects_type:
         return df
     name = quoted(transform.function.output_type.name)
@@ -61,6 +65,9 @@ def selected_columns(transform: Transform, df: DataFrame) -> list[Column]:
     own = projected_to(projection.taken, df)
     columns = []
     for name, field in projection.fields.items():
+        if isinstance(field, CompiledExpression):
+            columns.append(expression_column(field, df).alias(name))
+            continue
         if field != WHOLE and field not in own.columns:
             raise ProcessError(
                 f"stream {transform.name!r} selects {field!r}, and the input has no such column "

@@ -16,6 +16,7 @@ from statekit.expressions.compiled import CompiledExpression
 from statekit.expressions.sql_text import tree_of_text
 from statekit.expressions.tree import ExpressionNode
 from statekit.records.output_type import OutputType
+from tests.support.effort import SOAK
 from tests.support.expression_trees import ROWS, Row, same_value, trees
 
 ROW_COLUMNS = OutputType(Row, where="the test")
@@ -43,7 +44,7 @@ def result_of(expression: CompiledExpression, row: Row) -> tuple[Any, bool]:
         return None, True
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=5_000 if SOAK else 100, deadline=None)
 @given(trees(), st.lists(ROWS, min_size=1, max_size=8))
 def test_records_and_batches_have_the_same_values(tree: ExpressionNode, rows: list[Row]) -> None:
     expression = checked(tree)
@@ -62,7 +63,7 @@ def test_records_and_batches_have_the_same_values(tree: ExpressionNode, rows: li
     assert all(map(same_value, expression.of_records(right), values))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=2_000 if SOAK else 50, deadline=None)
 @given(trees("bool"), st.lists(ROWS, max_size=8))
 def test_a_condition_is_true_for_the_records_whose_value_is_true(
     tree: ExpressionNode, rows: list[Row]
@@ -73,7 +74,7 @@ def test_a_condition_is_true_for_the_records_whose_value_is_true(
     assert [bool(each) for each in found] == [expression.of_record(row) is True for row in right]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=2_000 if SOAK else 50, deadline=None)
 @given(trees())
 def test_an_expression_is_read_again_from_its_text(tree: ExpressionNode) -> None:
     assert tree_of_text(str(tree)) == tree

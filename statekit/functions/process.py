@@ -202,7 +202,8 @@ class Process(Generic[R, P, U]):
         self.output_type = (
             None if emits is None else output_type_of(emits, f"{self.name}, return annotation")
         )
-        self.key_codec = codec_of_keys(self.name, self.record_type, key)
+        keyed = self.taken if self.is_global else self.record_type
+        self.key_codec = codec_of_keys(self.name, keyed, key)
         signature.check_context(key, self.key_codec.schema)
         check_event_time(self.record_type, event_time)
         self.ordered: ValueCodec[Any] | None = None
@@ -212,7 +213,7 @@ class Process(Generic[R, P, U]):
             _check_takes_one(self)
             self.ordered = codec_of_waiting(self.record_type)
             check_order_by(self.record_type, order_by)
-        used = filter(None, (*key, event_time, *order_by))
+        used = filter(None, (*(() if self.is_global else key), event_time, *order_by))
         self.renamed = checked_renamed(self.name, renamed or {}, self.record_type, used)
         of_state = hooks_of(self.name, [spec.name for spec in signature.states], hooks or {})
         self.states: tuple[StateSpec, ...] = tuple(
@@ -457,6 +458,11 @@ class Process(Generic[R, P, U]):
         """The type of the records that are routed to the shards."""
         return self.record_type if self.traits.combiner is None else self.traits.combiner.combined
 
+    @property
+    def is_global(self) -> bool:
+        """True if all records have one key, which only combined rows have."""
+        return self.traits.combiner is not None and self.traits.combiner.is_global
+
     def combined(self, records: Sequence[Any], plan: ShardPlan) -> Sequence[Any]:
         """Return the combined rows of records, or the records themselves without a combiner.
 
@@ -485,6 +491,12 @@ class Process(Generic[R, P, U]):
         if not self.key:
             return lambda record: ()
         return self.taken.getter(self.key)
+
+    def key_of_record(self) -> Callable[[Any], Any]:
+        """Return a function from a record that is not combined to its key, as `key_of`."""
+        if self.is_global:
+            return lambda record: True
+        return self.record_type.getter(self.key) if self.key else lambda record: ()
 
     def time_of_input(self) -> Callable[[Any], int]:
         """Return a function from a routed record to its event time in microseconds."""

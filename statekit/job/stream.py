@@ -523,7 +523,8 @@ class Stream(Generic[T]):
 
         Parameters:
             window: `tumbling`, `sliding` or `session`.
-            key, event_time, lateness, ordered, renamed: as for `@process`.
+            key, event_time, lateness, ordered, renamed: as for `@process`. With `key=()`, windows
+                have all records.
             allowed_lateness: how long a window is kept for late records after it has fired. It
                 fires again, with the updated result, in each epoch in which it gets any.
             emit: let a window fire once it is complete ("close"), or at each record ("change").
@@ -575,7 +576,7 @@ class Stream(Generic[T]):
         queries, savepoints and rescaling. An aggregate that is added later starts empty.
 
         Parameters:
-            key: the field, or fields, that records are grouped by.
+            key: the field, or fields, that records are grouped by; `()` for all records together.
             emit: when a key has a result: once per epoch with records ("epoch"), for each record
                 ("always"), once per epoch if the result differs from the one before ("change"), or
                 once when event time has ended ("final"), which only a drain does.
@@ -616,7 +617,7 @@ class Stream(Generic[T]):
     def count(
         self,
         *,
-        on: str | tuple[str, ...] | list[str],
+        on: str | tuple[str, ...] | list[str] = (),
         emit: Emit = "change",
         event_time: str | None = None,
         into: type[R] | None = None,
@@ -628,7 +629,7 @@ class Stream(Generic[T]):
         `count`.
 
         Parameters:
-            on: the field, or fields, of the key.
+            on: the field, or fields, of the key; none for all records together.
             name: of the operator; by default `count_by_` and the fields.
             emit, event_time, into, ttl, renamed: as for `aggregate`.
 
@@ -653,8 +654,8 @@ class Stream(Generic[T]):
     def last(
         self,
         *,
-        on: str | tuple[str, ...] | list[str],
         by: str,
+        on: str | tuple[str, ...] | list[str] = (),
         ttl: TTL | None = None,
         name: str | None = None,
         renamed: Mapping[str, str] = NOTHING_RENAMED,
@@ -665,7 +666,7 @@ class Stream(Generic[T]):
         Of records with equal values it is the first by their other fields.
 
         Parameters:
-            on: the field, or fields, of the key.
+            on: the field, or fields, of the key; none for all records together.
             by: the field whose largest value is last.
             ttl, renamed: as for `aggregate`.
             name: of the operator; by default `last_by_` and the fields of the key.
@@ -688,8 +689,8 @@ class Stream(Generic[T]):
     def first(
         self,
         *,
-        on: str | tuple[str, ...] | list[str],
         by: str,
+        on: str | tuple[str, ...] | list[str] = (),
         ttl: TTL | None = None,
         name: str | None = None,
         renamed: Mapping[str, str] = NOTHING_RENAMED,
@@ -698,7 +699,7 @@ class Stream(Generic[T]):
         is emitted like that of `last`.
 
         Parameters:
-            on: the field, or fields, of the key.
+            on: the field, or fields, of the key; none for all records together.
             by: the field whose smallest value is first.
             ttl, renamed: as for `aggregate`.
             name: of the operator; by default `first_by_` and the fields of the key.
@@ -720,7 +721,7 @@ class Stream(Generic[T]):
         count: int,
         by: str | tuple[str, ...],
         *,
-        on: str | tuple[str, ...] | list[str],
+        on: str | tuple[str, ...] | list[str] = (),
         ties: bool = False,
         into: type[R] | None = None,
         ttl: TTL | None = None,
@@ -735,7 +736,7 @@ class Stream(Generic[T]):
 
         Parameters:
             count, by, ties: as for `Top`.
-            on: the field, or fields, of the key.
+            on: the field, or fields, of the key; none for all records together.
             into: a class for the results, with fields of these names, or some of them.
             ttl, renamed: as for `aggregate`.
             name: of the operator; by default `top_`, the count, `_by_` and the fields of the key.

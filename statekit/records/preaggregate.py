@@ -55,11 +55,13 @@ class Combiner:
 
     Parameters:
         record: their type, whose fields are declared.
-        key: names of the fields that records are grouped by.
+        key: names of the fields that records are grouped by. Without any, all records are one
+            group: its key is True, in a field that only combined rows have.
         given: the aggregates of each group.
         panes: also group by these; None without windows.
 
     Attributes:
+        is_global: whether all records are one group.
         parts: the aggregates with a column of their own: each once, without the number of records.
         combined: the record type of the rows: the key, the pane, the number of records, the
             aggregates, and the largest event time in microseconds. Pane and time exist for windows
@@ -86,20 +88,26 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     panes: Panes | None = None
 
     def __post_init__(self) -> None:
-        record, key, panes = self.record, self.key, self.panes
+        record, panes = self.record, self.panes
+        self.is_global = not self.key
+        grouped_by = self.key
+        if self.is_global:
+            self.key = (_name_of_all(record),)
+        key = self.key
         self.parts = parts = [part for part in dict.fromkeys(self.given) if part != NUMBER]
         self.key_size = len(key)
         times = () if panes is None else (panes.event_time,)
         if any(part.takes_records for part in parts):
             times = (*times, *(record.fields or ()))
-        fields = dict.fromkeys((*key, *(part.field for part in parts if part.field), *times))
+        fields = dict.fromkeys((*grouped_by, *(of.field for of in parts if of.field), *times))
+        fields = fields or dict.fromkeys(list(record.fields or ())[:1])  # columns have the length
         types = {name: _annotation(record, name) for name in fields}
         self.required = [name for name, annotation in types.items() if not peel(annotation)[1]]
         name = (
             record.name if record.name.isidentifier() else "Record"
         )  # that of a generic model is not
         self._projected = _with_fields(name, types, record.where)
-        spelled = {of: types[of] for of in key if _has_spellings(types[of])}
+        spelled = {of: types[of] for of in grouped_by if _has_spellings(types[of])}
         self._spelled = _with_fields(name, spelled, record.where) if spelled else None
         pane, self.number, *values, time = _free_names(key, len(parts))
         self._group_names = key if panes is None else (*key, pane)
@@ -108,7 +116,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         self._merges: dict[str, str | GroupLists] = {
             name: part.merge(record) for name, part in zip(values, parts, strict=True)
         }
-        row_types = {name: types[name] for name in key}
+        row_types: dict[str, Any] = {name: types.get(name, bool) for name in key}
         row_types |= dict.fromkeys((*self._group_names[len(key) :], self.number), int)
         for name, part in zip(values, parts, strict=True):
             row_types[name] = self._type_of(part, types)
@@ -327,7 +335,10 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
                 aggregates.append((merge, column))
             else:
                 aggregates.append((part.verb if part.field else "count_all", column))
-        groups = {name: table.column(name) for name in self.key}
+        if self.is_global:
+            groups = {self.key[0]: pa.chunked_array([pa.repeat(True, len(table))])}
+        else:
+            groups = {name: table.column(name) for name in self.key}
         if self.panes is not None:
             assert times is not None
             keys = list(groups.values())
@@ -394,7 +405,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     def _project(self) -> Callable[[Any], Any]:
         """A function from a record to its aggregated fields."""
         names, cls = self._projected.field_names, self._projected.cls
-        if self.record.flavour == "typeddict":
+        if self.record.flavour == "typeddict" and not self.is_global:
             key_of = self.record.getter(self.key)
 
             def project(record: Any) -> Any:
@@ -405,6 +416,8 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
                 return cls(*map(record.get, names))  # another key may be absent
 
             return project
+        if self.record.flavour == "typeddict":
+            return lambda record: cls(*map(record.get, names))
         get = self.record.getter(names)
         return (lambda record: cls(get(record))) if len(names) == 1 else lambda r: cls(*get(r))
 
@@ -459,6 +472,14 @@ def _with_fields(name: str, types: dict[str, Any], where: str) -> RecordType:
     if any(each.startswith("_") for each in types):
         of = msgspec.defstruct
     return RecordType.of(of(name, fields), where=where)
+
+
+def _name_of_all(record: RecordType) -> str:
+    """Return the name of the key field of all records, which differs from their own fields."""
+    name = "everything"
+    while name in (record.fields or {}):
+        name += "_"
+    return name
 
 
 def _free_names(key: tuple[str, ...], parts: int) -> list[str]:

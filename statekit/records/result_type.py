@@ -143,6 +143,20 @@ def _holds(declared: Any, annotation: Any) -> bool:
 
 
 @dataclass(frozen=True)
+class WithoutKey:
+    """Creates records from the values of their fields after the key, which they do not have.
+
+    Parameters:
+        make: creates a record from the values of its fields.
+    """
+
+    make: Make
+
+    def __call__(self, key: Any, *values: Any) -> Any:
+        return self.make(*values)
+
+
+@dataclass(frozen=True)
 class _Into:
     """Creates records of a class of the user from the values of all fields of a result.
 
@@ -169,6 +183,8 @@ class _Into:
 
 def made_of_columns(make: Make, *columns: Sequence[Any]) -> list[Any]:
     """Create a result from each row of some columns."""
+    if isinstance(make, WithoutKey):
+        return made_of_columns(make.make, *columns[1:])
     if isinstance(make, _Into) and (places := make.places) is not None:
         return made_of_columns(make.into, *(columns[place] for place in places))
     if isinstance(make, type) and issubclass(make, tuple):  # a NamedTuple's own takes twice as long

@@ -12,7 +12,7 @@ from statekit.job.per_key.kept_aggregates import KeptAggregates
 from statekit.job.windows.aggregated_result import AggregatedResult, Emit, check_aggregates
 from statekit.job.windows.field_aggregates import Collect, FieldAggregate
 from statekit.records.record_type import RecordType
-from statekit.records.result_type import ResultRecords, made_of_columns
+from statekit.records.result_type import ResultRecords, WithoutKey, made_of_columns
 from statekit.shown import shown
 from statekit.state.options import TTL
 
@@ -33,7 +33,7 @@ def aggregation(
 
     Parameters:
         record: the type of the records.
-        key: the fields that they are grouped by.
+        key: the fields that they are grouped by; none for all records together.
         aggregates: by name, which is that of the state and of the field in a result.
         emit: when results are emitted.
         event_time: the field with the event time, for `emit="final"`.
@@ -54,17 +54,20 @@ def aggregation(
         raise results.error(f"{twice!r} would be two fields of the results: give another name")
     kept = KeptAggregates(results, fields, aggregates, ttl, renamed, emit == "always", event_time)
     types |= {name: of.result for name, of in kept.accumulations.items()}
-    name = "_".join((title, "by", *fields))
+    name = "_".join((title, "by", *fields) if fields else (title, "all"))
     output, make = results.result_class(name, types, into)
+    if not fields:
+        make = WithoutKey(make)
     made_of = AggregatedResult(dict(aggregates), make, emit=emit)
     made = partial(made_of_columns, make)
     if event_time is not None:
         end = AtEnd(kept.added, made)
         return kept.process_with_end(name, end.fold, end.fire, output, made_of)
+    size = kept.combiner.key_size
     if emit == "always":
-        fold = at_each_record(len(fields), kept.combiner.number_at + 1, kept.added_each, made)
+        fold = at_each_record(size, kept.combiner.number_at + 1, kept.added_each, made)
     else:
-        fold = (at_change if emit == "change" else once_per_epoch)(len(fields), kept.added, made)
+        fold = (at_change if emit == "change" else once_per_epoch)(size, kept.added, made)
     return kept.process(name, fold, output, made_of)
 
 

@@ -6,7 +6,6 @@ combined rows of many keys to these states and returns results.
 
 from __future__ import annotations
 
-import datetime as dt
 import decimal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,7 +14,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from statekit.functions.context import Context
-from statekit.functions.process import Process, Traits, process
+from statekit.functions.process import Process, Traits
 from statekit.functions.signature import declare
 from statekit.job.windows.accumulation import EXACT_DIGITS, Accumulation
 from statekit.job.windows.aggregated_result import AggregatedResult
@@ -45,7 +44,7 @@ class KeptAggregates:
 
     Parameters:
         results: the type of the records.
-        key: the fields that they are grouped by.
+        key: the fields that they are grouped by; none for all records together.
         aggregates: by name, which is that of the state.
         ttl: how long they are kept.
         renamed: as for `process`.
@@ -117,7 +116,7 @@ class KeptAggregates:
         hints = {_KEYS: self.results.record.cls, **self._states, "return": _ITERATOR[output]}
         declared = declare(fold, name, hints)
         traits = self._traits(made_of)
-        return Process(declared, self.key, hints, renamed=self.renamed, traits=traits)
+        return Process(declared, self.combiner.key, hints, renamed=self.renamed, traits=traits)
 
     def process_with_end(
         self,
@@ -135,14 +134,15 @@ class KeptAggregates:
         context = {_CONTEXT: Context}
         returned = {"return": _ITERATOR[output]}
         hints = {_KEYS: self.results.record.cls, **context, **self._states, **returned}
-        decorate = process(
-            key=self.key,
-            event_time=self.event_time,
-            lateness=dt.timedelta(microseconds=LATENESS_MAX),
+        declared: Process[Any, ..., Any] = Process(
+            declare(fold, name, hints),
+            self.combiner.key,
+            hints,
+            self.event_time,
+            LATENESS_MAX,
             renamed=self.renamed,
+            traits=self._traits(made_of, fires),
         )
-        declared = decorate(declare(fold, name, hints))
-        declared = declared.with_traits(self._traits(made_of, fires))
         no_timer = declare(lambda timer: None, "forget", {"timer": Timer, "return": None})
         declared.on_timer("forget")(no_timer)  # only an operator with timers notes when it wakes
         return declared

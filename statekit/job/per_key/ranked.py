@@ -37,7 +37,7 @@ def ends(
         record: the type of the records.
         of: the aggregate, which keeps one record.
         title: the name of the state, and the first part of the name of the function.
-        on: the fields of the key.
+        on: the fields of the key; none for all records together.
         ttl, renamed: as for `Stream.aggregate`.
 
     Raises:
@@ -52,7 +52,7 @@ def ends(
         return [now[0] for was, now in changes if was is not now and was != now]
 
     made_of = AggregatedResult(kept.aggregates, _last_value, emit="change")
-    return kept.process("_".join((title, "by", *kept.key)), fold, record.cls, made_of)
+    return kept.process(_named(title, kept.key), fold, record.cls, made_of)
 
 
 def ranks(
@@ -69,7 +69,7 @@ def ranks(
     Parameters:
         record: the type of the records.
         of: how many records are kept, and in which order.
-        on: the fields of the key.
+        on: the fields of the key; none for all records together.
         into: a class for the results; None for NamedTuples with the fields of a record, and `rank`.
         ttl, renamed: as for `Stream.aggregate`.
 
@@ -83,7 +83,7 @@ def ranks(
             f"{record.name} has a field {RANK!r}, and a result has the place under this name: "
             "rename the field, or use aggregate(…=Top(…))"
         )
-    name = "_".join((f"top_{of.count}", "by", *kept.key))
+    name = _named(f"top_{of.count}", kept.key)
     types = {field: results.annotation(field) for field in names} | {RANK: int}
     output, make = results.result_class(name, types, into)
     (added,) = kept.added
@@ -144,6 +144,11 @@ def _kept(
     kept = KeptAggregates(results, key, {state: of}, ttl, renamed)
     _ = kept.accumulations  # errors are those of the declaration
     return kept
+
+
+def _named(title: str, key: tuple[str, ...]) -> str:
+    """Return the name of a function."""
+    return "_".join((title, "by", *key) if key else (title, "all"))
 
 
 def _last_value(*values: Any) -> Any:

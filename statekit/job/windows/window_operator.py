@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from statekit.functions.context import Context
-from statekit.functions.process import NOTHING_RENAMED, Process, Traits, process
+from statekit.functions.process import NOTHING_RENAMED, Process, Traits
 from statekit.functions.signature import declare
 from statekit.job.windows.aggregated_result import AggregatedResult, check_aggregates
 from statekit.job.windows.elements import element_hints
@@ -20,11 +20,11 @@ from statekit.job.windows.window_values import WindowValues
 from statekit.records.partial_aggregate import absent_or_none
 from statekit.records.preaggregate import Combiner, has_columns
 from statekit.records.record_type import RecordType
-from statekit.records.result_type import Make, ResultRecords
+from statekit.records.result_type import Make, ResultRecords, WithoutKey
 from statekit.shown import shown
 from statekit.state.map_state import MapState
 from statekit.state.timers import Timer
-from statekit.timestamp import LATENESS_MAX, lateness_to_micros
+from statekit.timestamp import LATENESS_MAX, lateness_to_micros, timedelta_to_micros
 
 _ZERO = dt.timedelta(0)
 _MAP: Any = MapState  # as values, to be subscripted with types that are known at run time
@@ -70,7 +70,8 @@ class Windowing:
     Parameters:
         record: the type of the records.
         window: the kind of windows.
-        key, event_time, lateness, ordered, renamed: as for `@process`.
+        key, event_time, lateness, ordered, renamed: as for `@process`. Without key fields, windows
+            have all records.
         allowed_lateness: how long a window is kept for late records after it has fired.
         emit: let a window fire when it is complete ("close") or at each record ("change").
         combines: whether records may be combined before they are routed: those of one stream.
@@ -105,13 +106,10 @@ class Windowing:
         late, allowed = _latenesses(results, lateness, allowed_lateness, ordered=ordered)
         for name in (*self._key, event_time):
             results.annotation(name)
-        self._decorate = process(
-            key=self._key,
-            event_time=event_time,
-            lateness=late + allowed,
-            ordered=ordered,
-            renamed=renamed,
-        )
+        if len(set(self._key)) < len(self._key):
+            raise results.error(f"key={self._key} must name different fields")
+        self._lateness_us = timedelta_to_micros(late + allowed)
+        self._ordered, self._renamed = ordered, renamed
         self._definition = {
             "window": str(window),
             "allowed_lateness": str(allowed),
@@ -130,7 +128,9 @@ class Windowing:
         self._deadlines = Deadlines(leads, ordered, has_timers=not self._fires_many)
 
     def __str__(self) -> str:
-        return f"{self._window} by {', '.join(self._key)}"
+        return (
+            f"{self._window} by {', '.join(self._key)}" if self._key else f"{self._window} of all"
+        )
 
     def operator(
         self, aggregates: Mapping[str, FieldAggregate], into: Any, title: str = "aggregate"
@@ -146,11 +146,19 @@ class Windowing:
             StateTypeError: there is no such field, or no such aggregate of it.
         """
         check_aggregates(self._results, aggregates)
-        name = "_".join((title, "by", *self._key))
+        name = "_".join((title, "by", *self._key) if self._key else (title, "all"))
         window = self._window
         values = WindowValues(aggregates, self._results, overlap=window.overlaps)
         output, make = self._results.result_class(name, self._types(name, values), into)
         rows, combiner = self._rows(values), self._combiner(values)
+        if not self._key:
+            make = WithoutKey(make)
+            if combiner is None:
+                raise self._results.error(
+                    "windows over all records are combined before they are merged, which is not "
+                    'possible with ordered=True, emit="change", an OwnAggregate, or the type of a '
+                    "field: give key= a field"
+                )
         columns = self._columns(values, make, combiner)
         traits = Traits(
             combiner=combiner,
@@ -170,7 +178,7 @@ class Windowing:
         value_of = values.value_of if combiner is None else values.value_of_row(combiner)
         forgets_closed = "forget" not in self._deadlines.leads
         of_key = KeyWindows(make, values, rows, value_of, forgets_closed)
-        return self._process(name, of_key, hints, traits, columns)
+        return self._process(name, of_key, hints, traits, columns, combiner)
 
     def _rows(self, values: WindowValues) -> WindowRows:
         """Return the open windows of a key as rows."""
@@ -228,6 +236,7 @@ class Windowing:
         hints: dict[str, Any],
         traits: Traits,
         columns: WindowColumns | None,
+        combiner: Combiner | None,
     ) -> Process[Any, ..., Any]:
         """Create the process function.
 
@@ -245,7 +254,16 @@ class Windowing:
         else:
             add = of_key.add_and_fire if self._at_change else of_key.adding()
             declared = declare(add, name, {"record": cls, **hints})
-        process = self._decorate(declared).with_traits(traits)
+        process: Process[Any, ..., Any] = Process(
+            declared,
+            self._key if combiner is None else combiner.key,
+            declared.__annotations__,
+            self.event_time,
+            self._lateness_us,
+            self._ordered,
+            renamed=self._renamed,
+            traits=traits,
+        )
         callbacks = {
             "close": declare(of_key.close, "close", {"timer": Timer, **hints}),
             "forget": declare(of_key.forget, "forget", {"timer": Timer, **hints, "return": None}),

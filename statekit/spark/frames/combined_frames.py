@@ -145,7 +145,7 @@ class AggregatesInJvm:
             return False
         types = {field.name: field.dataType for field in read.schema}
         # In a collation, texts that differ may be one group.
-        keys = (types[name] for name in combiner.key)
+        keys = () if combiner.is_global else (types[name] for name in combiner.key)
         if not all(of == spark_types.StringType() or isinstance(of, _KEY_TYPES) for of in keys):
             return False
         return all(_is_the_same(combiner, part, types) for part in combiner.parts)
@@ -214,6 +214,8 @@ class AggregatesInJvm:
         """Return the column of a field. It raises an error for a null in a field that cannot be
         None.
         """
+        if self._combiner.is_global and name in self._keys:
+            return F.lit(True)
         column, record = F.col(quoted(name)), self._combiner.record.name
         if name not in self._combiner.required:
             return column

@@ -120,7 +120,8 @@ def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
     for operator in job.consumers_of(stream):
         if stream not in operator.inputs:
             continue  # broadcast records need no key
-        key_columns(df, operator)
+        if not operator.declared.is_global:
+            key_columns(df, operator)
         _check_event_time(df, operator)
         if len(operator.declared.record_type.members) == 1:
             _check_consumers(df, operator.late, job)
@@ -273,6 +274,10 @@ class OperatorFrames(ShardFrames):
             record_type = declared.traits.combiner.read(like.columns)
         self._record_type = record_type
         like = projected_to(record_type, like)
+        self._all: str | None = None
+        if declared.is_global and self._combined is None:
+            (self._all,) = declared.key
+            like = like.withColumn(self._all, F.lit(True))
         group = group_expression(like, options)
         self._selected = [
             f"cast({group} as int) as {GROUP}",
@@ -287,6 +292,8 @@ class OperatorFrames(ShardFrames):
         if self._combined is not None:
             df = self._combined.frame(df, step)
         df = with_derived(self._record_type, df)
+        if self._all is not None:
+            df = df.withColumn(self._all, F.lit(True))
         return self.run([df.selectExpr(*self._selected)], step, route)
 
 

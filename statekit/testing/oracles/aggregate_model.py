@@ -172,7 +172,7 @@ class AggregateModel:
         made_of: AggregatedResult = process.traits.made_of
         record = process.record_type.members[0]
         self._make = made_of.make
-        self._key_of = record.getter(process.key)  # `key_of` is of the combined records
+        self._key_of = process.key_of_record()
         ttls = {spec.name: spec.ttl for spec in process.states}
         self._of = {
             name: (of, result_of(of, record), ttls[name]) for name, of in made_of.of.items()

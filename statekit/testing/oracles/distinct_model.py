@@ -20,7 +20,7 @@ class DistinctModel:
     def __init__(self, process: Process[Any, Any, Any]) -> None:
         made_of: DistinctRecords = process.traits.made_of
         self._within_us = made_of.within_us
-        self._key_of = process.record_type.getter(process.key)
+        self._key_of = process.key_of_record()
         self._time_of = None if process.event_time is None else process.time_of()
         self._ttl = process.states[0].ttl
         self._kept: dict[Any, list[tuple[Any, int]]] = {}

@@ -70,7 +70,7 @@ class WindowModel:
         record = process.record_type.members[0]
         self._results = {name: (of, result_of(of, record)) for name, of in made_of.of.items()}
         # `key_of` is of the combined records.
-        self._key_of = process.record_type.getter(process.key)
+        self._key_of = process.key_of_record()
         self._time_of = process.time_of()
         self._keys: dict[Any, _OfKey] = {}
         self._count = 0

@@ -77,10 +77,7 @@ QUERIES: dict[int, Query] = {
         {"bids": Front("bid", {"auction": "auction", "at": "at"})},
     ),
     7: Query(
-        "highest bids: tumbling windows",
-        "each window, when it ends",
-        query_7,
-        {"bids": Front("bid", {name: name for name in Bid._fields}, constants={"site": 1})},
+        "highest bids: tumbling windows", "each window, when it ends", query_7, {"bids": BIDS}
     ),
     8: Query(
         "new sellers: a join by windows",

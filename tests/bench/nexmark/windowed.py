@@ -5,8 +5,8 @@ are given (`queries`).
 
 The auctions with the most bids in a window are found in two steps, so that no shard is given all
 bids: a window for each auction, and then, keyed by its end, a function that all windows of one end
-come to. The highest bids of a window are found where bids are read, so the shard of all bids is
-given a few of each partition.
+come to. Windows of all bids have no key: the highest bids are found where bids are read, so the
+shard of all windows is given a few of each partition.
 """
 
 from __future__ import annotations
@@ -86,35 +86,21 @@ def query_5() -> sk.Job:
 # --------------------------------------------------- 7: which were the highest bids of ten seconds?
 
 
-class SiteBid(NamedTuple):
-    """A bid with the site that it was made on: the same for all bids, to group all of them by."""
-
-    site: int
-    auction: int
-    bidder: int
-    price: int
-    at: dt.datetime
-
-
 class Highest(NamedTuple):
     """The highest bids in a window; they are of one price."""
 
-    end: dt.datetime
-    records: list[SiteBid]
+    records: list[Bid]
 
 
 def each_bid(highest: Highest) -> Iterator[Bid]:
-    for bid in highest.records:
-        yield Bid(bid.auction, bid.bidder, bid.price, bid.at)
+    yield from highest.records
 
 
 def query_7() -> sk.Job:
     job = sk.Job("nexmark-q7")
-    windows = job.source("bids", SiteBid).window(
-        sk.tumbling(WINDOW), key="site", event_time="at", lateness=LATENESS
-    )
-    highest = windows.top(1, by="-price", ties=True, into=Highest)
-    highest.flat_map(each_bid).sink("out")
+    bids = job.source("bids", Bid)
+    windows = bids.window(sk.tumbling(WINDOW), key=(), event_time="at", lateness=LATENESS)
+    windows.top(1, by="-price", ties=True, into=Highest).flat_map(each_bid).sink("out")
     return job
 
 

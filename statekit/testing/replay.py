@@ -154,7 +154,7 @@ class Replay:
         that the key had before. It does not need the checkpoint.
 
         If calls alone do not give the same result, the test runs the records again as `replay`
-        does: for a function with due timers, in order of time, or of an aggregate.
+        does: for an `async` function, one with due timers, in order of time, or of an aggregate.
         """
         name = f"{self.operator.name}_in_epoch_{self.epoch}"
         outputs: list[Any] = []
@@ -172,6 +172,8 @@ class Replay:
         if key is None or process.takes_runs or process.ordered is not None or not self.records:
             return None
         if process.traits.combiner is not None or process.traits.fires is not None:
+            return None
+        if process.is_async:
             return None
         if any(spec.kind.is_local for spec in process.states):
             return None

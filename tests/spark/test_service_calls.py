@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 
 import pytest
 
 import statekit as sk
 from tests.support.http_service import service
-from tests.support.service_job import Asked, job, numbered
+from tests.support.service_job import Asked, Numbered, job, numbered
 from tests.support.spark_runs import Runs
 
 pytestmark = pytest.mark.slow
@@ -80,11 +81,23 @@ def test_failed_records_are_collected_and_a_failed_epoch_asks_again(runs: Runs) 
     assert len(runs.parquet("answered")) == 39
 
 
-def test_an_async_function_handles_the_records_of_a_key_one_after_the_other(runs: Runs) -> None:
+@sk.process(key="key", concurrency=8)
+async def numbered_again(given: Numbered, seen: sk.ValueState[int]) -> list[tuple[str, str, int]]:
+    number = (seen.get() or 0) + 1
+    await asyncio.sleep(given.number % 3 / 1_000)
+    seen.update(number)
+    assert number == given.number
+    return [(given.key, given.name, number)]
+
+
+def test_async_functions_handle_the_records_of_a_key_one_after_the_other(runs: Runs) -> None:
+    """The second one runs in the tasks of the first one."""
     for number in range(2):
         runs.feed("asked", _rows(70 * number, 70))
     declared = sk.Job("numbers")
-    declared.source("asked", Asked).process(numbered).sink("numbered")
+    asked = declared.source("asked", Asked)
+    asked.process(numbered).process(numbered_again).sink("numbered")
+    assert "in the same tasks as numbered" in declared.explain()
     runs.finish(declared, {"asked": runs.stream("asked", SCHEMA)}, outputs=_files(runs, "numbered"))
-    found = [(row["key"], row["name"], row["number"]) for row in runs.parquet("numbered")]
+    found = [tuple(row.values()) for row in runs.parquet("numbered")]
     assert sorted(found) == sorted((f"k{n % 7}", f"n{n}", 1 + n // 7) for n in range(140))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
+import statekit as sk
 from statekit.functions.failed_record import FailedRecord
 from statekit.job.progress import Run
 from tests.support.http_service import Service, service
-from tests.support.service_job import Answered, Asked, Numbered, job
+from tests.support.service_job import Answered, Asked, Numbered, answer_from, job
 
 ASKED = [Asked(f"k{number % 3}", f"n{number}") for number in range(60)]
 
@@ -55,3 +57,19 @@ def test_requests_without_an_answer_are_collected(served: Service) -> None:
     assert failed.error == "HTTPStatusError"
     assert failed.message.endswith("(4 attempts)")
     assert len(run["answered"]) == 59
+
+
+def test_a_failed_record_ends_requests_that_hang(served: Service) -> None:
+    """Their timeout is longer than the test may run."""
+    served.hangs, served.fails["n20"] = {"n1", "n2", "n3"}, 1
+    asks = sk.Job("shop")
+    asks.source("asked", Asked).map_async(
+        answer_from(served.url),
+        client=httpx.AsyncClient,
+        timeout="10 hours",
+        retries=0,
+        ordered=False,
+        concurrency=10,
+    ).sink("answered")
+    with pytest.raises(sk.ProcessError, match=r"503.*\(1 attempt\)"):
+        asks.run({"asked": ASKED})

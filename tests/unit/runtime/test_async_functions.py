@@ -21,7 +21,7 @@ from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.keygroup import key_group
 from statekit.runtime.shard_input import KeyedBatchBuilder
 from statekit.runtime.task import ShardTask
-from statekit.testing import Harness, JobHarness
+from statekit.testing import Harness, JobHarness, Replay
 from statekit.testing.process_model import ProcessModel
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -328,6 +328,26 @@ def test_a_function_may_be_called_by_itself() -> None:
     given = sk.testing.states(seen, "a")
     (found,) = asyncio.run(seen(_order("a", 3, 0), **given))
     assert (found.calls, found.numbers) == (1, [3])
+
+
+@sk.process(key="customer")
+async def doubled(order: Order, total: sk.ValueState[int]) -> list[int]:
+    before = total.get() or 0
+    await asyncio.sleep(0)
+    total.update(before + 2 * order.number)
+    return [before + 2 * order.number]
+
+
+def test_a_recorded_epoch_runs_again(tmp_path: Path) -> None:
+    job = sk.Job("shop")
+    job.source("orders", Order).process(doubled).sink("totals")
+    orders = [_order("ada", 5), _order("bob", 1), _order("ada", 7)]
+    recorder = sk.Recorder(tmp_path / "recorded")
+    checkpoint = tmp_path / "checkpoint"
+    job.run({"orders": orders}, checkpoint=checkpoint, record=recorder, epoch_size=2, drain=False)
+    again = Replay(job, checkpoint, epoch=1, recorded_at=recorder, key="ada")
+    assert again.run() == [24]
+    assert "assert replay(job, " in again.as_test()
 
 
 async def _plain(order: Order) -> None: ...

@@ -6,8 +6,8 @@ import datetime as dt
 import decimal
 import math
 import re
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, count
 from typing import Any
 
 from statekit.codec.annotations import peel, struct_flavour
@@ -118,6 +118,26 @@ def compile_over_list(typed: Typed, cls: Any, *, is_condition: bool = False) -> 
     return _compiled(typed, cls, is_condition, form)
 
 
+def compile_construction(
+    form: str, names: Mapping[str, Any], fields: Sequence[Typed | None], cls: Any
+) -> Compiled:
+    """Return the function from an iterable of records to the list of the objects that are made of
+    some fields or expressions of each.
+
+    Parameters:
+        form: the source that makes an object, with a place `{}` for each of its parts in turn.
+        names: that the form has.
+        fields: the parts; None for the record itself.
+        cls: the class of the records.
+    """
+    writer = _Writer(cls)
+    parts = ["record" if typed is None else writer.value(typed) for typed in fields]
+    pieces = form.split("{}")
+    source = "".join(chain.from_iterable(zip(pieces, [*parts, ""], strict=True)))
+    code = f"def function(records):\n return [{source} for record in records]"
+    return _function(code, {**names, **writer.constants}, form)
+
+
 def _compiled(typed: Typed, cls: Any, is_condition: bool, form: str) -> Compiled:
     """Compile a function.
 
@@ -126,15 +146,28 @@ def _compiled(typed: Typed, cls: Any, is_condition: bool, form: str) -> Compiled
     """
     writer = _Writer(cls)
     source = writer.condition(typed) if is_condition else writer.value(typed)
-    names = {**_NAMES, **writer.constants}
+    return _function(form.replace("{}", source), writer.constants, str(typed.node))
+
+
+def _function(source: str, names: Mapping[str, Any], title: str) -> Compiled:
+    """Compile the source of a function.
+
+    Parameters:
+        names: that the source has, beside those of this module.
+        title: for tracebacks.
+
+    Raises:
+        StateTypeError: an expression in it is nested too deeply.
+    """
+    known = {**_NAMES, **names}
     try:
-        code = compile(form.replace("{}", source), f"<expression {typed.node}>", "exec")
+        code = compile(source, f"<expression {title}>", "exec")
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise StateTypeError(
-            f"the expression {typed.node} is nested too deeply: split it, or use a function"
+            f"the expression {title} is nested too deeply: split it, or use a function"
         ) from error
-    exec(code, names)
-    function: Compiled = names["function"]
+    exec(code, known)
+    function: Compiled = known["function"]
     return function
 
 

@@ -5,13 +5,18 @@ them, without a function.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from statekit.codec.annotations import Field, peel, show
+from statekit.codec.kept_fields import only_stores
 from statekit.errors import StateTypeError
 from statekit.expressions.compiled import CompiledExpression, as_field
 from statekit.expressions.expression import Expression
+from statekit.expressions.python_code import compile_construction
+from statekit.expressions.tree import ColumnNode
+from statekit.expressions.typed import Typed
+from statekit.expressions.typing_rules import typed_tree
 from statekit.records.arrow_reader import record_builder
 from statekit.records.record_type import RecordType
 from statekit.shown import shown
@@ -42,13 +47,13 @@ class Projection:
         self.fields = self._checked(given)
 
     def __call__(self, record: Any) -> Any:
-        return self._make(record)
+        return self.of_records((record,))[0]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for pickle, without those that are compiled from the classes on
         demand.
         """
-        compiled = ("taken", "into", "_make")
+        compiled = ("taken", "into", "of_records")
         return {name: of for name, of in self.__dict__.items() if name not in compiled}
 
     @functools.cached_property
@@ -83,27 +88,30 @@ class Projection:
         return any(_stored_form(new) != _stored_form(given) for new, given in pairs)
 
     @functools.cached_property
-    def _make(self) -> Callable[[Any], Any]:
-        """Return a function from a record to the new one."""
-        cls, getters = self.into.cls, tuple(map(self._getter, self.fields.values()))
-        names = list(self.fields)
-        if self.into.flavour == "namedtuple" and len(names) == len(self.into.field_names):
-            return lambda record: cls(*[get(record) for get in getters])
+    def of_records(self) -> Callable[[Iterable[Any]], list[Any]]:
+        """The function from records to the list of the new ones."""
+        cls, names = self.into.cls, list(self.fields)
+        parts = [self._part(name) for name in self.fields.values()]
         if self.into.flavour in ("pydantic", "typeddict"):  # aliases, and keys that may be absent
             build = record_builder(self.into, names)
-            return lambda record: build([[get(record)] for get in getters], 1)[0]
-        return lambda record: cls(
-            **{name: get(record) for name, get in zip(names, getters, strict=True)}
-        )
+            places = "".join("[{}], " for _ in names)
+            form = f"build(({places}), 1)[0]"
+            return compile_construction(form, {"build": build}, parts, self.taken.cls)
+        if self.into.flavour == "namedtuple" and len(names) == len(self.into.field_names):
+            places = "{}, " * len(names)
+            form = f"new(cls, ({places}))" if only_stores(cls) else f"cls({places})"
+        else:
+            form = f"cls({', '.join(f'{name}={{}}' for name in names)})"
+        known = {"cls": cls, "new": tuple.__new__}  # twice as fast as the constructor
+        return compile_construction(form, known, parts, self.taken.cls)
 
-    def _getter(self, name: str | CompiledExpression) -> Callable[[Any], Any]:
-        if isinstance(name, CompiledExpression):
-            return name.of_record
-        if name == WHOLE:
-            return lambda record: record
-        if self.taken.flavour == "typeddict":
-            return lambda record: record.get(name)  # as in a column, None for an absent key
-        return self.taken.getter((name,))
+    def _part(self, of: str | CompiledExpression) -> Typed | None:
+        """Return the source of a field as an expression; None for the record."""
+        if isinstance(of, CompiledExpression):
+            return of.typed
+        if of == WHOLE:
+            return None
+        return typed_tree(ColumnNode((of,)), self.taken.cls, self._where)
 
     def _checked(
         self, given: Mapping[str, str | Expression]

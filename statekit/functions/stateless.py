@@ -161,11 +161,14 @@ class Stateless:
             return list(compress(records, self.kept(records, stream, epoch)))
         fn, copy, following = self.fn, self.output_type.copy, iter(records)
         with self._failures(records, following, stream, epoch):
+            if isinstance(fn, Projection):
+                emitted = fn.of_records(following)
+                return emitted if copy is None else list(map(copy, emitted))
             # A generator, as `map` would end silently if the function raised StopIteration.
-            emitted: Iterable[Any] = (fn(record) for record in following)
+            outputs: Iterable[Any] = (fn(record) for record in following)
             if self.kind == "flat_map":
-                emitted = _flattened(emitted)
-            return list(emitted if copy is None else map(copy, emitted))
+                outputs = _flattened(outputs)
+            return list(outputs if copy is None else map(copy, outputs))
 
     def kept(self, records: list[Any], stream: str, epoch: int, *, own: bool = False) -> list[bool]:
         """Return whether each record is kept. For functions whose outputs are unchanged records.

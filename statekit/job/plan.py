@@ -12,6 +12,7 @@ from statekit.checkpoint.job_file import KeyFieldRecord, OperatorRecord, StateRe
 from statekit.checkpoint.sealed_json import faults_of
 from statekit.codec.annotations import show
 from statekit.errors import StateTypeError
+from statekit.expressions.compiled import CompiledExpression
 from statekit.functions.failed_record import FailedRecord, OnError
 from statekit.functions.process import Process
 from statekit.functions.projection import Projection
@@ -349,6 +350,18 @@ class Plan:
     def transforms_of(self, stream: str) -> list[Transform]:
         """Return the transforms that a stream feeds."""
         return [transform for transform in self.transforms if transform.input == stream]
+
+    def condition_of(self, stream: str) -> CompiledExpression | None:
+        """Return the condition that is all that reads a stream; None if there is none, or if it
+        needs records.
+        """
+        readers = self.transforms_of(stream)
+        if self.reads_of(stream) != 1 or not readers:
+            return None
+        function = readers[0].function
+        if isinstance(function.fn, CompiledExpression) and function.selects_columns:
+            return function.fn
+        return None
 
     def origin_of(self, stream: str) -> str:
         """Return the stream at the start of a chain of transforms; the stream itself if no

@@ -25,7 +25,7 @@ from statekit.errors import StateTypeError
 from statekit.functions.failed_record import FailedRecord
 from statekit.job.job import Job
 from statekit.job.options import Pace, RunOptions
-from statekit.job.plan import FAILED_RECORDS, Operator, Plan, applied
+from statekit.job.plan import FAILED_RECORDS, Input, Operator, Plan, applied
 from statekit.job.progress import OutputCallback, Run
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
@@ -53,7 +53,8 @@ from statekit.runtime.stream_forms import RecordForm, SourceForm, columns_of
 from statekit.shown import shown
 from statekit.sinks.protocol.frame_sinks import FrameSink, guarantees_of
 from statekit.sinks.protocol.sink import Attempt, Earlier, Part, Receipt, Sink, sink_failures
-from statekit.sources.decoding.decoder import BadRecord
+from statekit.sources.decoding.condition_first import ConditionFirst
+from statekit.sources.decoding.decoder import BadRecord, ColumnDecoder, Decoder
 from statekit.sources.source import Source
 from statekit.watermark import is_late
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
@@ -394,10 +395,20 @@ class LocalReader:
         self._sources = {source.name for source in self.job.sources}
         self._bad = BadRecords(self.job, self.runner.coordinator.last)
         self._decoders = {
-            source.name: found.source.decoder(source.record_type, source.name)
+            source.name: self._decoder(source, found.source)
             for source in self.job.sources
             if isinstance(found := self.inputs.inputs.get(source.name), SourceInput)
         }
+
+    def _decoder(self, declared: Input, source: Source) -> Decoder:
+        """Return the decoder of a source. If all that reads it is a condition, rows are dropped
+        before records are made of them.
+        """
+        decode = source.decoder(declared.record_type, declared.name)
+        condition = self.job.condition_of(declared.name)
+        if condition is None or not isinstance(decode, ColumnDecoder):
+            return decode
+        return ConditionFirst(decode, condition)
 
     def run_epoch(self, what: str, ends: EpochOffsets | None) -> None:
         """Run an epoch up to these offsets."""

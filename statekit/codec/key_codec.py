@@ -232,6 +232,23 @@ _ENCODE_SEVERAL: dict[str, Callable[[Sequence[Any]], list[bytes] | None]] = {
     "str": _encode_strs,
 }
 
+
+def _encoded_at_once(schema: Schema, keys: Sequence[Any]) -> list[bytes] | None:
+    """Return the bytes of many keys; None if their type, or one of them, has to be encoded one by
+    one.
+    """
+    if schema.kind != "tuple":
+        encode_several = _ENCODE_SEVERAL.get(schema.kind)
+        return None if encode_several is None else encode_several(keys)
+    if not keys or set(map(type, keys)) != {tuple} or set(map(len, keys)) != {len(schema.items)}:
+        return None
+    columns = zip(schema.items, zip(*keys, strict=True), strict=True)
+    parts = [_encoded_at_once(item, column) for item, column in columns]
+    if not parts or None in parts:
+        return None
+    return list(map(b"".join, zip(*parts, strict=True)))
+
+
 # ------------------------------------------------------------------ composites
 
 
@@ -438,8 +455,7 @@ class KeyCodec(Generic[T]):
         """Return the bytes of several keys. Raises StateTypeError if the type cannot hold one of
         them.
         """
-        encode_several = _ENCODE_SEVERAL.get(self.schema.kind)
-        encoded = None if encode_several is None else encode_several(keys)
+        encoded = _encoded_at_once(self.schema, keys)
         return list(map(self.encode, keys)) if encoded is None else encoded
 
 

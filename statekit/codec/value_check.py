@@ -11,6 +11,8 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from operator import attrgetter, is_
 from textwrap import indent
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +28,9 @@ NESTING_MAX = 100
 """The maximum nesting of a value of a recursive type in levels. Readers and user functions recurse:
 the bound leaves them most of Python's stack.
 """
+
+_COLUMNS_FROM = 16
+"""From so many tuples on, it is faster to check them part by part."""
 
 Predicate = Callable[[Any], bool]
 
@@ -83,6 +88,14 @@ def _texts(values: Collection[Any]) -> bool:
     )
 
 
+def _instants_in_utc(values: Collection[Any]) -> bool:
+    return (
+        {dt.datetime}.issuperset(map(type, values))
+        and all(map(partial(is_, dt.UTC), map(attrgetter("tzinfo"), values)))
+        and not any(map(attrgetter("fold"), values))
+    )
+
+
 def _is_instant(value: Any) -> bool:
     if type(value) is not dt.datetime:
         return False
@@ -137,7 +150,9 @@ _SCALARS: dict[str, tuple[Check, Check]] = {
     ),
     "datetime": (
         Check(_is_instant),
-        _of_term("(type({0}) is datetime and {0}.tzinfo is UTC and {0}.fold == 0)"),
+        _of_term(
+            "(type({0}) is datetime and {0}.tzinfo is UTC and {0}.fold == 0)", _instants_in_utc
+        ),
     ),
 }
 
@@ -211,7 +226,32 @@ def check_all(values):
     return True
 """
     exec(source, names)
-    return Check(names["check"], each=names["check_all"])
+    in_turn = names["check_all"]
+    if (read, condition.removesuffix(" and True")) != unpacking(len(checks)) or not checks:
+        return Check(names["check"], in_turn)
+    by_column = _by_column(cls, checks)
+
+    def check_all(values: Collection[Any]) -> bool:
+        return bool((in_turn if len(values) < _COLUMNS_FROM else by_column)(values))
+
+    return Check(names["check"], check_all)
+
+
+def _by_column(cls: type, checks: Sequence[Check]) -> Callable[[Collection[Any]], bool]:
+    """Return a check of many tuples, which checks each part of all of them at once."""
+    only, sizes, of_parts = (
+        frozenset({cls}),
+        frozenset({len(checks)}),
+        list(map(check_each, checks)),
+    )
+
+    def check_all(values: Collection[Any]) -> bool:
+        if not (only.issuperset(map(type, values)) and sizes.issuperset(map(len, values))):
+            return False
+        columns = zip(*values, strict=True)
+        return all(of(column) for of, column in zip(of_parts, columns, strict=True))
+
+    return check_all
 
 
 def unpacking(size: int) -> tuple[str, str]:

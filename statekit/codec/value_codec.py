@@ -10,7 +10,7 @@ import datetime as dt
 import pickle
 import struct
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from itertools import repeat
 from types import GenericAlias
@@ -48,6 +48,7 @@ class ValueCodec(Generic[T]):
         decode: returns the value; raises CorruptCheckpointError for invalid bytes.
         reason: why a value is not accepted, with the path into it.
         decode_all: returns several values in less time; None if that is not possible.
+        exact_all: whether all of several values are exact; None if that takes as long.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ValueCodec(Generic[T]):
     decode: Callable[[bytes], T]
     reason: Callable[[Any], str]
     decode_all: Callable[[Sequence[bytes]], list[T]] | None = None
+    exact_all: Callable[[Collection[Any]], bool] | None = None
 
 
 def value_codec(annotation: Any) -> ValueCodec[Any]:
@@ -95,6 +97,7 @@ def value_codec(annotation: Any) -> ValueCodec[Any]:
         decode,
         lambda value: _why_refused(plan, value),
         _decode_all(plan, decode),
+        plan.exact.each,
     )
 
 

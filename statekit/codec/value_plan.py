@@ -7,6 +7,7 @@ import datetime as dt
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -128,8 +129,13 @@ def _plan_tuple(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
 
 def _check_items(cls: type) -> Callable[[list[Check]], Check]:
     def check(items: list[Check]) -> Check:
-        each = check_each(items[0])
-        return Check(lambda value: type(value) is cls and each(value))
+        each, only = check_each(items[0]), frozenset({cls})
+        return Check(
+            lambda value: type(value) is cls and each(value),
+            lambda values: (
+                only.issuperset(map(type, values)) and each(list(chain.from_iterable(values)))
+            ),
+        )
 
     return check
 

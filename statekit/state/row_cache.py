@@ -219,7 +219,9 @@ class RowCache(State):
 
     def _stored_forms(self, values: list[Any]) -> list[Any]:
         """Return the stored form of each value; None stays None."""
-        exact = self._exact
+        exact, exact_all = self._exact, self._codec.exact_all
+        if exact_all is not None and exact is self._codec.exact and exact_all(values):
+            return values
         if all(map(exact, values)):
             return values
         return [

@@ -108,6 +108,10 @@ def _add_changed(
     was: Sequence[Any], now: Sequence[Any], places: list[int], records: list[Any]
 ) -> None:
     """Add the records of `now` that `was` does not have at the same place, with their places."""
+    if not was:
+        places.extend(range(1, len(now) + 1))
+        records.extend(now)
+        return
     for place, (record, before) in enumerate(zip_longest(now, was), start=1):
         if record != before:
             places.append(place)

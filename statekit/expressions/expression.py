@@ -158,11 +158,12 @@ class Expression:
         """Return whether the value is one of others.
 
         Raises:
-            StateTypeError: there are none.
+            StateTypeError: there are none, or they are one text.
         """
-        given = tuple(lit(option).tree for option in options)
+        is_text = isinstance(options, str)
+        given = () if is_text else tuple(lit(option).tree for option in options)
         if not given:
-            raise StateTypeError(f"{self.tree} is_in() has no values: give at least one")
+            raise StateTypeError(f"{self.tree} is_in() has no values: give a list of them")
         return Expression(InNode(self.tree, given))
 
     def between(self, low: object, high: object) -> Expression:
@@ -172,7 +173,12 @@ class Expression:
     def like(self, pattern: str) -> Expression:
         r"""Return whether the text matches a pattern: `%` stands for any characters, `_` for one,
         `\\` before either for itself.
+
+        Raises:
+            StateTypeError: the pattern is no text.
         """
+        if type(pattern) is not str:
+            raise StateTypeError(f"{self.tree} like({shown(pattern)}): give a text")
         return Expression(LikeNode(self.tree, pattern))
 
     def cast(self, target: str) -> Expression:

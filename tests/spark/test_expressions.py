@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F
 
 from statekit.errors import ProcessError, StateTypeError
 from statekit.expressions.compiled import CompiledExpression, compiled
+from statekit.records.arrow_scalars import Decimals
 from statekit.records.output_type import OutputType
 from statekit.spark.failures import translated
 from statekit.spark.frames.expression_columns import expression_column
@@ -148,3 +150,30 @@ def test_a_row_that_fails_in_python_fails_in_spark(session: SparkSession, text: 
 
 
 EXAMPLE = examples_of(ROWS, 1)[0]._replace(i=7, j=None, f=0.5, s="x")
+
+
+class Amount(NamedTuple):
+    n: int
+    x: float
+    d: Annotated[decimal.Decimal, Decimals(9, 2)]
+    s: str
+
+
+@pytest.mark.slow
+def test_columns_of_other_types_are_read_as_their_fields(session: SparkSession) -> None:
+    schema = "n smallint, x float, d decimal(4,1), s string collate UTF8_LCASE"
+    rows: Any = [
+        (32_767, 0.5, decimal.Decimal("1.5"), "A"),
+        (-1, 1.5, decimal.Decimal("-2.0"), "a"),
+    ]
+    df = session.createDataFrame(rows, schema)
+    for text in ("n + n", "x * 2", "d + d", "d * n", "s = 'a'", "s < 'a'", "n > x"):
+        expression = compiled(text, Amount)
+        found = df.select(expression_column(expression, df).alias("value")).toArrow()
+        wanted = [expression.of_record(Amount(*row)) for row in rows]
+        assert found.column("value").to_pylist() == wanted, text
+    wide = session.createDataFrame(rows, schema.replace("(4,1)", "(9,4)"))
+    with pytest.raises(ProcessError, match="'d', declared as DECIMAL\\(9, 2\\), from a column of"):
+        expression_column(compiled("d > 1", Amount), wide)
+    with pytest.raises(ProcessError, match="the input has no column 'd'"):
+        expression_column(compiled("d > 1", Amount), df.drop("d"))

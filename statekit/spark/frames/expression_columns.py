@@ -13,7 +13,9 @@ from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DecimalType, StructType
 
+from statekit.errors import ProcessError
 from statekit.expressions.compiled import CompiledExpression
 from statekit.expressions.failures import INT_MIN
 from statekit.expressions.python_code import FLOAT_TEXT, INT_TEXT
@@ -28,6 +30,7 @@ _DAY, _HOUR, _MINUTE, _SECOND = 86_400_000_000, 3_600_000_000, 60_000_000, 1_000
 _UNITS = {"day": _DAY, "hour": _HOUR, "minute": _MINUTE, "second": _SECOND}
 _FLOATS_WITHOUT_FRACTIONS = 2.0**52
 _TWO_63 = 2.0**63
+_INT_DIGITS = 19
 
 _TYPES = {
     "null": "void",
@@ -45,6 +48,9 @@ def expression_column(expression: CompiledExpression, df: DataFrame) -> Column:
     """Return the values of an expression as a column of a frame with the fields of its records.
 
     A row for which it fails ends the job with a ProcessError.
+
+    Raises:
+        ProcessError: a column is missing, or has decimals that do not fit the declared field.
     """
     return _column(expression.typed, _declared_columns(expression.typed, df))
 
@@ -55,18 +61,54 @@ Columns = dict[tuple[str, ...], Column]
 def _declared_columns(typed: Typed, df: DataFrame) -> Columns:
     """Return the columns of all fields that an expression reads, in the types of their fields."""
     if typed.operation == "column":
-        name, *inner = typed.value
-        column, found = F.col(f"`{name.replace('`', '``')}`"), df.schema[name].dataType
-        for part in inner:
-            column, found = column.getField(part), found[part].dataType  # type: ignore[index]
-        is_other = typed.type.kind == "other"
-        if not is_other and found.simpleString() != type_name_of(typed.type):
-            column = column.cast(type_name_of(typed.type))
-        return {typed.value: column}
+        return {typed.value: _declared_column(typed, df)}
     columns: Columns = {}
     for operand in typed.operands:
         columns |= _declared_columns(operand, df)
     return columns
+
+
+def _declared_column(typed: Typed, df: DataFrame) -> Column:
+    path: list[str] = []
+    column = F.lit(None)
+    found: DataType = df.schema
+    for name in typed.value:
+        if not isinstance(found, StructType) or name not in found.names:
+            has = ", ".join(getattr(found, "names", ())) or "no fields"
+            raise ProcessError(
+                f"an expression reads the field {'.'.join(typed.value)!r}, and "
+                f"{'.'.join(path) or 'the input'} has no column {name!r} (it has {has}): add it"
+            )
+        column = column.getField(name) if path else F.col(f"`{name.replace('`', '``')}`")
+        found = found[name].dataType
+        path.append(name)
+    return _as_declared(typed, column, found)
+
+
+def _as_declared(typed: Typed, column: Column, found: DataType) -> Column:
+    """Return a column in the type of its field, which may be wider.
+
+    Raises:
+        ProcessError: a decimal of the column may have more digits or places than the field.
+    """
+    name = type_name_of(typed.type) if typed.type.kind != "other" else found.simpleString()
+    if found.simpleString() == name:
+        return column
+    if typed.type.kind == "decimal" and not typed.type.holds(_decimal_of(found)):
+        field = ".".join(typed.value)
+        raise ProcessError(
+            f"an expression reads the field {field!r}, declared as {typed.type}, from a column of "
+            f"{found.simpleString()}, which has other values: cast the column to {name}, or "
+            "declare the field with sk.Decimals of its size"
+        )
+    return column.cast(name)
+
+
+def _decimal_of(found: DataType) -> ValueType:
+    """Return the decimal type for the values of a column of decimals or ints."""
+    if isinstance(found, DecimalType):
+        return ValueType("decimal", False, found.precision, found.scale)
+    return ValueType("decimal", False, _INT_DIGITS, 0)
 
 
 def type_name_of(type_: ValueType) -> str:

@@ -189,6 +189,15 @@ def test_a_constant_without_a_type_is_refused(value: Any) -> None:
         sk.lit(value)
 
 
+def test_options_and_patterns_of_another_type_are_refused() -> None:
+    with pytest.raises(sk.StateTypeError, match="has no values: give a list"):
+        sk.col("s").is_in("abc")
+    with pytest.raises(sk.StateTypeError, match="give a text"):
+        sk.col("s").like(5)  # type: ignore[arg-type]
+    with pytest.raises(sk.StateTypeError, match="name one type"):
+        sk.col("i").cast("BIGINT) + (1")
+
+
 def test_names_that_sql_reads_as_words_are_quoted() -> None:
     names = {word.lower() for word in Tokenizer.KEYWORDS if word.isidentifier()}
     assert len(names) > 200

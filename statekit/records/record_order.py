@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -98,18 +99,37 @@ class CompleteOrder(GroupLists):
 
     def _part(self, name: str, falls: bool) -> _Key:
         """Return a function from a record to one part of its sort key."""
-        get, field = self.record.getter((name,)), (self.record.fields or {})[name]
+        get = self.record.getter((name,))
         if self.record.flavour == "typeddict":
             get = operator.methodcaller("get", name)  # a key may be absent
-        members, is_optional, _ = peel(self.record.column_annotation(field))
-        if is_optional or not field.required or members[0] not in _ALWAYS_ORDERED:
+        if not self._is_always_ordered(name):
             key = _falling if falls else _rising
             return lambda record: key(get(record))
         return (lambda record: _negated(get(record))) if falls else get
 
+    def _is_always_ordered(self, name: str) -> bool:
+        """Return whether all values of a field are comparable: none is None or NaN."""
+        field = (self.record.fields or {})[name]
+        members, is_optional, _ = peel(self.record.column_annotation(field))
+        return field.required and not is_optional and members[0] in _ALWAYS_ORDERED
+
+    @cached_property
+    def _sorts(self) -> list[tuple[_Key, bool]]:
+        """Stable sorts, each with its key and whether it is reversed, that put records in order one
+        after the other. Their keys call no Python function, if the fields allow it.
+        """
+        is_plain = all(self._is_always_ordered(name) for name, _ in self.placed)
+        if not is_plain or self.record.flavour == "typeddict":
+            return [(self.key, False)]
+        runs = groupby(self.placed, key=operator.itemgetter(1))
+        names = [(tuple(name for name, _ in run), falls) for falls, run in runs]
+        return [(self.record.getter(run), falls) for run, falls in reversed(names)]
+
     def first(self, records: Iterable[Any]) -> tuple[Any, ...]:
         """Return the first records in sorted order."""
-        ordered = sorted(records, key=self.key)
+        ordered = list(records)
+        for key, falls in self._sorts:
+            ordered.sort(key=key, reverse=falls)
         end = self.count
         if self.ties is not None and len(ordered) > end:
             last = self.key(ordered[end - 1])[: self.ties]

@@ -76,17 +76,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = self.path.removeprefix("/")
         self.service.begin(name)
+        status = self.service.status(name)
+        self.service.end()  # before the client can have the answer, and asks the next question
+        text = name.upper().encode()
         try:
-            status = self.service.status(name)
-            text = name.upper().encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)
         except OSError:  # the client did not wait for the answer
             self.close_connection = True
-        finally:
-            self.service.end()
 
     def log_message(self, *args: Any) -> None:
         """Write nothing."""

@@ -47,7 +47,9 @@ def answer_from(url: str) -> Callable[[Asked, httpx.AsyncClient], Awaitable[Answ
 
 
 def _client() -> httpx.AsyncClient:
-    return httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=None)
+    return httpx.AsyncClient(
+        limits=httpx.Limits(max_connections=None, keepalive_expiry=None), timeout=None
+    )
 
 
 @sk.process(key="key")

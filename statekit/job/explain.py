@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.job.chaining import Chain, Pass, passes, passes_before
 from statekit.job.plan import Operator, Plan, Transform
+from statekit.job.windows.aggregated_result import AggregatedResult
 from statekit.stored_types import held_back_text
 
 
@@ -152,7 +153,9 @@ def _calls(operator: Operator, *, is_shuffled: bool) -> str:
         where = "before the shuffle" if is_before else "in Arrow"
         text = f"{', '.join(declared.traits.combiner.description)}, combined {where}"
         if declared.traits.takes_columns:
-            how = "kept" if declared.traits.fires is None else "added to windows and fired"
+            made_of = declared.traits.made_of
+            is_window = isinstance(made_of, AggregatedResult) and made_of.window is not None
+            how = "added to windows and fired" if is_window else "kept"
             return f"{text}, {how} for many keys at a time"
         return f"{text}, added to windows for each key and interval"
     if declared.traits.takes_parts:

@@ -36,3 +36,13 @@ orders.aggregate(key="customer", total="cents")  # error: expected "FieldAggrega
 orders.aggregate(total=total)  # error: Missing named argument "key"
 sk.Sum()  # error: Missing positional argument "field"
 sk.Count(3)  # error: Argument 1 to "Count"
+
+orders.distinct("customer").process(raw)
+orders.last(on="customer", by="cents").process(raw)
+orders.first(by="cents").process(raw)
+orders.last(on="customer")  # error: Missing named argument "by"
+orders.top(3, "-cents", on="customer", into=Customer).process(rich)
+orders.top(3, "-cents", on="customer", into=Customer).process(raw)  # error: Argument 1 to "process"
+orders.count(on="customer", emit="final", event_time="at", into=Customer).process(rich)
+orders.count(emit="sometimes")  # error: Argument "emit" to "count"
+orders.aggregate(key=(), total=total, emit="change")

@@ -27,20 +27,18 @@ class Front:
         kind: of the events: `person`, `auction` or `bid`.
         columns: the names of fields by those of the event's columns.
         where: the values that a column may have.
-        constants: numbers that fields have in each record.
     """
 
     kind: str
     columns: Mapping[str, str]
     where: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    constants: Mapping[str, int] = field(default_factory=dict)
 
     def of_table(self, table: pa.Table) -> list[dict[str, Any]]:
         """Records, as `Job.run` takes them."""
         for column, values in self.where.items():
             table = table.filter(pc.is_in(table[column], pa.array(values)))
         chosen = pa.table({name: table[column] for name, column in self.columns.items()})
-        return [{**record, **self.constants} for record in chosen.to_pylist()]
+        return list(chosen.to_pylist())
 
     def of_frame(self, events: DataFrame) -> DataFrame:
         """The same of events of all kinds, as `Events.table` has them."""
@@ -50,6 +48,4 @@ class Front:
         """The same of events of this kind alone."""
         for column, values in self.where.items():
             events = events.where(events[column].isin(*values))
-        constants = {name: f"{value}L" for name, value in self.constants.items()}
-        chosen = {**self.columns, **constants}
-        return events.selectExpr(*(f"{column} as {name}" for name, column in chosen.items()))
+        return events.selectExpr(*(f"{column} as {name}" for name, column in self.columns.items()))

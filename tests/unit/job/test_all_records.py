@@ -41,6 +41,7 @@ def test_aggregates_are_of_all_records(epochs: list[list[Bid]], shards: list[int
         assert results == ([(len(seen), best)] if bids else [])
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(EPOCHS, SHARDS)
 def test_windows_are_of_all_records(epochs: list[list[Bid]], shards: list[int]) -> None:
@@ -84,11 +85,13 @@ JOBS: dict[str, Callable[[], sk.Job]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_results_are_those_of_plain_python(name: str) -> None:
     check(JOBS[name](), holds=["plain Python", "parallelism", "rescaling"], depth="quick")
 
 
+@pytest.mark.slow
 def test_a_record_that_is_not_combined_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     combined = Combiner.records
     monkeypatch.setattr(Combiner, "records", lambda self, of, *late: combined(self, of[:1], *late))

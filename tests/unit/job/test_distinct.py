@@ -204,6 +204,7 @@ def test_several_fields_are_one_value() -> None:
     assert job.run({"clicks": clicks})["once"] == clicks[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"ttl": sk.TTL("15 minutes")}, {"ttl": sk.TTL("15 minutes", refresh="read")}, WITHIN],
@@ -227,6 +228,7 @@ def test_a_fault_of_the_interval_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     assert only_here(job_of(**WITHIN), "plain Python")
 
 
+@pytest.mark.slow
 def test_a_value_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ValueState, "_put_some", lambda *_: None)
     assert only_here(job_of(), "plain Python")

@@ -282,6 +282,7 @@ JOBS: dict[str, Callable[[], sk.Job]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_results_are_those_of_plain_python(name: str) -> None:
     check(JOBS[name](), holds=["plain Python", "parallelism"], depth="quick")
@@ -308,6 +309,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, function, spoilt = FAULTS[name]

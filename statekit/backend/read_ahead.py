@@ -111,6 +111,9 @@ class SortedReads:
             return self._scan(start, end)
         keys, rows = self._keys, self._rows
         first = bisect_left(keys, start)
+        if first == len(keys) or keys[first] >= end:
+            self._asked += 1
+            return []
         entries = [(key, rows[key]) for key in keys[first : bisect_left(keys, end, first)]]
         self._asked += len(entries) or 1
         return entries

@@ -101,6 +101,8 @@ class Traits:
         widths: the largest number of bits of numbers in states, by name, where types limit them.
             They may grow, and not shrink.
         takes_columns: it takes columns of many keys from its combiner, and not rows.
+        takes_many: it takes records of many keys at a time, and yields lists of results.
+        has_timers: it sets timers, and takes the due ones, of many keys at a time.
         fires: yields the results that are due, of many keys at a time. It is called with what is
             due and then as the function, before any timers fire, and the function gets all rows of
             a key together.
@@ -123,6 +125,8 @@ class Traits:
     definition: Callable[[Renaming], Mapping[str, str]] | None = None
     widths: Mapping[str, int] = field(default_factory=dict)
     takes_columns: bool = False
+    takes_many: bool = False
+    has_timers: bool = False
     fires: Callable[..., Iterator[list[Any]]] | None = None
     takes_parts: bool = False
     timers_join: bool = True
@@ -368,8 +372,8 @@ class Process(Generic[R, P, U]):
 
     @property
     def handles_timers(self) -> bool:
-        """True if there is a callback for timers."""
-        return bool(self._callbacks)
+        """True if there is a callback for timers, or it takes those of many keys."""
+        return bool(self._callbacks) or self.traits.has_timers
 
     def late_us(self, plan: EpochWatermarks) -> int:
         """Return the watermark that makes a record late."""

@@ -14,6 +14,8 @@ from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
+from statekit.job.joins.join_declaration import How, On
+from statekit.job.joins.join_operator import Within, joined
 from statekit.job.per_key.aggregation import aggregation
 from statekit.job.per_key.distinct import distinct
 from statekit.job.per_key.ranked import ends, ranks
@@ -70,7 +72,7 @@ class Stream(Generic[T]):
         Raises:
             StateTypeError: it has records of several classes, or none.
         """
-        cls: type[T] = self._record_type("record_class").cls
+        cls: type[T] = self.single_type("record_class").cls
         return cls
 
     @property
@@ -336,7 +338,13 @@ class Stream(Generic[T]):
         return self._transformed("flat_map", fn, into, name)
 
     def select(
-        self, into: type[V], *, name: str | None = None, **fields: str | Expression
+        self,
+        into: type[V],
+        given: Mapping[str, str | Expression] = NOTHING_RENAMED,
+        /,
+        *,
+        name: str | None = None,
+        **fields: str | Expression,
     ) -> Stream[V]:
         """Replace each record by one of another class, with fields that are copied or computed.
 
@@ -344,6 +352,7 @@ class Stream(Generic[T]):
 
         Parameters:
             into: the class of the new records.
+            given: the same as `fields`, for a field that is called `name`.
             name: of the stream; by default the names of this one and of the class.
             fields: for fields of the new records, the name of the field that they get, "*" for the
                 whole record, or an expression such as `col("cents") / 100` or
@@ -367,15 +376,17 @@ class Stream(Generic[T]):
         >>> print(orders.select(Bill, payer="customer", euros=col("cents") / 100))
         <Stream 'orders.Bill' of Bill>
         """
-        self._check_single("select")
         where = f"select({getattr(into, '__name__', into)})"
-        taken = self._record_type("select")
-        projection = Projection(taken.cls, into, fields, where)
-        chosen = name or f"{self.name}.{projection.into.name}"
+        projection = Projection(self.single_type("select").cls, into, {**given, **fields}, where)
         function = Stateless.projection(projection, where)
-        new = self._job.free_name("stream", chosen)
-        self._job.transforms.append(Transform(new, function, self.name))
-        return Stream(self._job, new)
+        names: list[str] = []
+        for stream in self._names:
+            chosen = name or f"{stream}.{projection.into.name}"
+            if name is not None and len(self._names) > 1:
+                chosen = f"{name}.{stream}"
+            names.append(self._job.free_name("stream", chosen))
+            self._job.transforms.append(Transform(names[-1], function, stream))
+        return Stream(self._job, *names)
 
     @overload
     def map_async(
@@ -549,7 +560,7 @@ class Stream(Generic[T]):
         >>> [(of.ad, f"{of.start:%H:%M}", of.clicks, of.cents) for of in run["hourly"]]
         [('a', '12:00', 2, 12)]
         """
-        record = self._record_type("window")
+        record = self.single_type("window")
         options: dict[str, Any] = {"lateness": lateness, "allowed_lateness": allowed_lateness}
         options |= {"key": key, "event_time": event_time, "emit": emit, "ordered": ordered}
         options |= {"renamed": renamed, "combines": len(self._names) == 1}
@@ -608,7 +619,7 @@ class Stream(Generic[T]):
         [('ada', 2, 500), ('bob', 1, 100)]
         """
         self._check_single("aggregate")
-        record = self._record_type("aggregate")
+        record = self.single_type("aggregate")
         options: dict[str, Any] = {"ttl": ttl, "into": into, "renamed": renamed}
         options |= {"emit": emit, "event_time": event_time}
         declared = aggregation(record, key=key, aggregates=aggregates, **options)
@@ -649,7 +660,7 @@ class Stream(Generic[T]):
         self._check_single("count")
         options: dict[str, Any] = {"ttl": ttl, "into": into, "renamed": renamed, "title": "count"}
         options |= {"emit": emit, "event_time": event_time, "aggregates": {"count": Count()}}
-        return self.process(aggregation(self._record_type("count"), key=on, **options), name=name)
+        return self.process(aggregation(self.single_type("count"), key=on, **options), name=name)
 
     def last(
         self,
@@ -713,7 +724,7 @@ class Stream(Generic[T]):
         self, title: str, of: Last, on: Any, ttl: TTL | None, renamed: Any, name: str | None
     ) -> OperatorStream[T, T]:
         self._check_single(title)
-        declared = ends(self._record_type(title), of, title, on, ttl=ttl, renamed=renamed)
+        declared = ends(self.single_type(title), of, title, on, ttl=ttl, renamed=renamed)
         return self.process(declared, name=name)
 
     def top(
@@ -758,7 +769,7 @@ class Stream(Generic[T]):
         """
         self._check_single("top")
         options: dict[str, Any] = {"into": into, "ttl": ttl, "renamed": renamed}
-        declared = ranks(self._record_type("top"), Top(count, by, ties), on, **options)
+        declared = ranks(self.single_type("top"), Top(count, by, ties), on, **options)
         return self.process(declared, name=name)
 
     def distinct(
@@ -800,7 +811,35 @@ class Stream(Generic[T]):
         self._check_single("distinct")
         options: dict[str, Any] = {"within": within, "event_time": event_time, "ttl": ttl}
         options |= {"lateness": lateness, "renamed": renamed}
-        return self.process(distinct(self._record_type("distinct"), on, **options), name=name)
+        return self.process(distinct(self.single_type("distinct"), on, **options), name=name)
+    def join(
+        self,
+        right: Stream[U],
+        *,
+        on: On,
+        how: How = "inner",
+        within: Within | None = None,
+        window: Window | None = None,
+        event_time: str | tuple[str, str] | None = None,
+        lateness: dt.timedelta | str = dt.timedelta(0),
+        into: type[R] | Callable[..., R] | None = None,
+        fields: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> OperatorStream[R, T | U]:
+        """Join the records of this stream with those of another."""
+        return joined(
+            self,
+            right,
+            on=on,
+            how=how,
+            within=within,
+            window=window,
+            event_time=event_time,
+            lateness=lateness,
+            into=into,
+            fields=fields,
+            name=name,
+        )
 
     def _records(self, stream: str, doing: str) -> Records:
         """Return the record type, or types, of a stream.
@@ -814,7 +853,7 @@ class Stream(Generic[T]):
             raise StateTypeError(f"stream {stream!r} has {misfit}: there is nothing to {doing}")
         return records
 
-    def _record_type(self, doing: str) -> RecordType:
+    def single_type(self, doing: str) -> RecordType:
         """Return the single type of these records.
 
         Parameters:

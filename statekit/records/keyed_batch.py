@@ -131,6 +131,26 @@ class KeyColumns(NamedTuple):
         return KeyColumns(self.prefixes[start:end], self.keys[start:end], columns)
 
 
+class KeyedRecords(NamedTuple):
+    """Records of many keys, sorted by key and arrival, for functions that take many at a time.
+
+    Parameters:
+        prefixes: key group and encoded key of each key, the start of its row keys.
+        keys: the keys.
+        sizes: the number of records of each key.
+        firsts: how many records of each key came before these in the epoch.
+        records: of all keys.
+        times: the event time of each record in microseconds, if the operator has event time.
+    """
+
+    prefixes: Sequence[bytes]
+    keys: Sequence[Any]
+    sizes: Sequence[int]
+    firsts: Sequence[int]
+    records: Sequence[Any]
+    times: Sequence[int]
+
+
 def _prefixes(groups: Iterable[int], keys: Sequence[Any], codec: KeyCodec[Any]) -> list[bytes]:
     """Return the row-key prefixes of keys, up to the first key that cannot be encoded."""
     return list(map(add, big_endian(groups, len(keys)), _encoded(keys, codec)))

@@ -9,14 +9,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, compress, islice, pairwise
+from itertools import chain, compress, islice, pairwise, repeat
 from operator import ge, gt, length_hint
 from typing import Any, Literal
 
 from statekit.codec.key_codec import KeyCodec
 from statekit.errors import ProcessError, StateTypeError
 from statekit.keygroup import pack_group
-from statekit.records.keyed_batch import KeyColumns, KeyedBatch, KeyRuns
+from statekit.records.keyed_batch import KeyColumns, KeyedBatch, KeyedRecords, KeyRuns
 from statekit.shown import shown, shown_text
 from statekit.state.key_scope import KeyScope
 
@@ -25,6 +25,9 @@ KEYS_MAX = 256
 
 # The same for functions that take many keys at a time.
 COLUMN_KEYS_MAX = 4_096
+
+# So many records are given at a time to functions that take records of many keys.
+_RECORDS_MAX = 16_384
 
 # States are flushed after fewer keys if they flushed more bytes than this the last time.
 _BYTES_MAX = 512 * 1024
@@ -242,6 +245,39 @@ class KeyIteration:
                     self._resize(scope.batch.size_bytes - before, COLUMN_KEYS_MAX)
                     if scope.batch.full:
                         scope.spill()
+
+    def records_of_keys(self, batches: Iterator[KeyedBatch]) -> Iterator[KeyedRecords]:
+        """Yield records of many keys at a time. The records of a key may continue in the next ones.
+
+        The changes for the previous records are in the batch, or in the backend if the same key
+        follows.
+
+        Raises:
+            ProcessError: a value cannot be a key.
+        """
+        scope, given, count, last = self._scope, 0, 0, b""
+        for whole in batches:
+            for start in range(0, len(whole.records), _RECORDS_MAX):
+                batch = KeyedBatch(*(of[start : start + _RECORDS_MAX] for of in whole))
+                runs = KeyRuns.of(batch, self._codec)
+                entered = len(runs.prefixes)
+                if entered < len(runs.keys):
+                    at = sum(runs.sizes[:entered])
+                    self.prefix(batch.groups[at], batch.keys[at], batch.records[at])
+                first, *others = runs.prefixes
+                if first <= scope.prefix:
+                    scope.spill()
+                # A key that is not in order may have been given before: no number is used twice.
+                before = given if first == last else count if first < last else 0
+                firsts = [before, *repeat(0 if first >= last else count, len(others))]
+                yield KeyedRecords(
+                    runs.prefixes, runs.keys, runs.sizes, firsts, batch.records, batch.times
+                )
+                given = firsts[-1] + runs.sizes[-1]
+                count, last = count + len(batch.records), runs.prefixes[-1]
+                scope.enter(last, runs.keys[-1])
+                if scope.batch.full:
+                    scope.spill()
 
     def one_by_one(self, keys: KeyColumns) -> Iterator[KeyColumns]:
         """Yield the keys one by one. The key scope enters each key first."""

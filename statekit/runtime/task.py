@@ -210,6 +210,9 @@ class ShardTask:
         if isinstance(self.scope, SectionScope):
             yield from self._lists(self._called_at_once(self.scope, batches))
             return
+        if self._process.traits.takes_many:
+            yield from self._run_records(batches)
+            return
         if not self._process.takes_runs:
             for batch in batches:
                 yield from self.run(batch)
@@ -299,6 +302,11 @@ class ShardTask:
             self.records_out += len(outputs)
             yield outputs
 
+    def _run_records(self, batches: Iterator[KeyedBatch]) -> Iterator[list[Any]]:
+        """Call a function that takes records of many keys at a time."""
+        for records in self._keys.records_of_keys(map(self._counted, batches)):
+            yield from self._all_fired(iter(self._call(records, *self._arguments)))
+
     def _outputs(self, keys: KeyColumns) -> list[Any]:
         """Return the outputs of the function for many keys.
 
@@ -336,17 +344,22 @@ class ShardTask:
         if self._buffer is not None:
             yield from self._lists(self._handle_buffered(self._buffer))
             clocks = ("processing",)
-        if self._process.traits.fires is not None and "event" in self._plan.due_clocks:
-            yield from self._fire_columns(self._process.traits.fires)
+        if (fires := self._process.traits.fires) is not None and self._is_due("event"):
+            yield from self._fire_columns(fires)
         if self._timers is not None:
             yield from self._lists(self._fire(self._timers, clocks))
         if self._expiring and self._plan.due_clocks:
             self._sweep()
 
+    def _is_due(self, clock: Clock) -> bool:
+        """Return whether anything is due by a clock, or was due already when it was set."""
+        set_due = () if self._timers is None else self._timers.set_due
+        return clock in self._plan.due_clocks or clock in set_due
+
     def _fire(self, timers: Timers, clocks: Sequence[Clock]) -> Iterator[Any]:
         """Fire the timers that are due by some clocks, and yield the outputs."""
         plan = self._plan
-        if due := [c for c in clocks if c in plan.due_clocks or c in timers.set_due]:
+        if due := list(filter(self._is_due, clocks)):
             self._keys.apply_changes()
             self.scope.clocks.end_records(plan.watermark_us)
             codec = self._process.key_codec
@@ -364,18 +377,23 @@ class ShardTask:
         plan, codec = self._plan, self._process.key_codec
         wakes_at = partial(self._wakes_at, "event")
         due = Due(plan.base.groups, plan.now_us["event"], codec, wakes_at, self.scope.at_key)
-        fired = fires(due, *self._arguments)
+        yield from self._all_fired(fires(due, *self._arguments))
+
+    def _all_fired(self, fired: Iterator[list[Any]]) -> Iterator[list[Any]]:
+        """Yield the lists of outputs of a function that handles many keys."""
         while (outputs := self._fired(fired)) is not None:
             self.records_out += len(outputs)
             yield outputs
 
     def _fired(self, fired: Iterator[list[Any]]) -> list[Any] | None:
-        """Return the next outputs of a function that fires many keys; None if there are no more."""
+        """Return the next outputs of a function that handles many keys; None if there are no
+        more.
+        """
         try:
             return next(fired, None)
         except BaseException as error:
             if is_users(error):
-                raise self._failed(error, "it computed the result of a window") from error
+                raise self._failed(error, "it computed results of many keys") from error
             raise
 
     def _sweep(self) -> None:

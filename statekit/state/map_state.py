@@ -12,7 +12,7 @@ from collections.abc import (
     Sequence,
     ValuesView,
 )
-from itertools import takewhile
+from itertools import islice, takewhile
 from operator import gt, lt
 from typing import Any, TypeVar, cast, overload
 
@@ -234,6 +234,19 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     def stored_between(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
         """Return the stored rows of a key between two row keys, in order."""
         return self._scan(start, end)
+
+    def stored_in(
+        self, ranges: Iterable[tuple[bytes, bytes]], most: int
+    ) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """Yield the stored rows in each range of row keys, at most so many of each.
+
+        Parameters:
+            ranges: the first row key, and the one behind the last; in order.
+        """
+        scan = self._scan
+        for start, end in ranges:
+            rows = scan(start, end)
+            yield rows if type(rows) is list and len(rows) <= most else list(islice(rows, most))
 
     # ---------------------------------------------------------------------------------- row by row
 

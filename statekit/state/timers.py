@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush, merge
@@ -25,9 +25,10 @@ from statekit.backend.interface import Backend, StateSize, due_of_groups
 from statekit.checkpoint.job_file import CLOCK_TAGS, TIMERS, Clock
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.codec.key_codec import KeyCodec
+from statekit.codec.vectorized import sortable_ints
 from statekit.errors import CorruptCheckpointError, ProcessError, StateTypeError
 from statekit.foreign import foreign_hint
-from statekit.keygroup import group_of_row
+from statekit.keygroup import GROUP_BYTES, group_of_row
 from statekit.shown import shown, shown_text, type_name
 from statekit.state import base
 from statekit.state.key_scope import KeyScope
@@ -76,6 +77,7 @@ class Timer:
 # A timer as it is stored after the key, and the places of its parts.
 _Row = bytes
 _TAG, _AT, _NAMED = slice(1), slice(1, 9), 9
+_KEYED = GROUP_BYTES + _NAMED  # the place of the key in a row of due timers
 
 
 def _firing_order(row: _Row) -> tuple[bytes, _Row]:
@@ -143,8 +145,8 @@ class Timers:
         joins: bool = True,
     ) -> None:
         self._scope = scope
-        self._read = backend.reader(TIMERS).get
-        self._scan = backend.reader(TIMERS).scan
+        self._backend = backend
+        self._read, self._read_all, self._scan = backend.reader(TIMERS)
         self._handled = handled
         self._has_event_time = has_event_time
         self._joins = joins
@@ -207,6 +209,60 @@ class Timers:
         rows = merge(*map(self._rows, tags), key=_firing_order)
         wanted = None if name is None else name.encode()
         return [timer_of_row(row) for row in rows if wanted in (None, row[_NAMED:])]
+
+    # ------------------------------------------------------------------------- many keys at a time
+
+    def set_all(self, prefixes: Iterable[bytes], at_us: Collection[int], name: str) -> None:
+        """Set timers of event time for many keys. Nothing is cached.
+
+        Parameters:
+            prefixes: key group and encoded key of each timer.
+            at_us: the time of each timer, in microseconds.
+            name: of all of them.
+        """
+        named, now = name.encode(), self._now[EVENT_TAG]
+        times = sortable_ints(at_us)
+        rows = sorted({p + EVENT_TAG + at + named for p, at in zip(prefixes, times, strict=True)})
+        stored = self._read_all(rows)
+        new = [row for row, found in zip(rows, stored, strict=True) if found is None]
+        skip = -_NAMED - len(named)
+        due = [due_row(row[:GROUP_BYTES], row[GROUP_BYTES:skip], row[skip:]) for row in new]
+        for family, of_family in ((TIMERS, new), (DUE, due)):
+            self._scope.batch.put_all(family, of_family, [b""] * len(new))
+        self._rows_added += len(new)
+        self._bytes_added += sum(map(len, new))
+        waiting = [at for at in times if at > now]
+        if len(waiting) < len(times):
+            self.set_due.add("event")
+        if waiting:
+            self._wake[EVENT_TAG] = min((*waiting, self._wake.get(EVENT_TAG, b"\xff")))
+
+    def take_all(
+        self, groups: tuple[int, int], name: str, wakes_at: Callable[[int], None]
+    ) -> Iterator[Sequence[bytes]]:
+        """Delete the due timers of event time of many keys, which `set_all` has set.
+
+        Parameters:
+            groups: first and last key group.
+            name: of all of them.
+            wakes_at: called with the soonest timers that are not due.
+
+        Yields:
+            The key group and encoded key of keys with due timers, sorted, some at a time.
+        """
+        skip, now_us = -len(name.encode()), micros_of_sortable(self._now[EVENT_TAG])
+        for rows in due_of_groups(self._backend, DUE, EVENT_TAG, groups, now_us, wakes_at):
+            while due := [row for row, _ in islice(rows, _DUE_MAX)]:
+                timers = [
+                    row[:GROUP_BYTES] + row[_KEYED:skip] + row[GROUP_BYTES:_KEYED] + row[skip:]
+                    for row in due
+                ]
+                self._scope.batch.delete_all(TIMERS, timers)
+                self._scope.batch.delete_all(DUE, due)
+                self._rows_added -= len(due)
+                self._bytes_added -= sum(map(len, timers))
+                yield sorted({timer[: skip - _NAMED] for timer in timers})
+                self._scope.spill()  # a key may have more of them
 
     # --------------------------------------------------------------------------------- firing
 

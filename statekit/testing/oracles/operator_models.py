@@ -11,6 +11,7 @@ from statekit.calls.service_call import ServiceCall
 from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.per_key.distinct import DistinctRecords
+from statekit.job.joins.join_operator import JoinedResult
 from statekit.job.plan import Operator, Transform
 from statekit.job.windows.aggregated_result import AggregatedResult
 from statekit.kv.store_operator import StoredOperations
@@ -20,6 +21,7 @@ from statekit.testing.drivers.job_harness import JobHarness, timed_readers
 from statekit.testing.oracles.aggregate_model import AggregateModel
 from statekit.testing.oracles.call_model import CallModel
 from statekit.testing.oracles.distinct_model import DistinctModel
+from statekit.testing.oracles.join_model import JoinModel
 from statekit.testing.oracles.store_model import StoreModel
 from statekit.testing.oracles.window_model import WindowModel
 from statekit.testing.process_model import KeyModel, ProcessModel
@@ -59,7 +61,9 @@ class OperatorModels:
     ) -> None:
         self._job = job
         self.functions: dict[str, ProcessModel] = {}
-        self.others: dict[str, WindowModel | AggregateModel | DistinctModel | CallModel] = {}
+        self.others: dict[
+            str, WindowModel | AggregateModel | DistinctModel | CallModel | JoinModel
+        ] = {}
         for operator in job.operators:
             traits = operator.declared.traits
             if traits.made_of is not None and not built_in:
@@ -73,6 +77,8 @@ class OperatorModels:
                     self.others[operator.name] = DistinctModel(operator.declared)
                 case ServiceCall():
                     self.others[operator.name] = CallModel(operator.declared)
+                case JoinedResult():
+                    self.others[operator.name] = JoinModel(operator.declared)
                 case StoredOperations():
                     self.functions[operator.name] = ProcessModel(operator.declared, StoreModel)
                 case None if not traits.settles:  # else late by the watermark before
@@ -140,8 +146,8 @@ class OperatorModels:
     ) -> list[Any]:
         """Run an epoch of a model, and return the emitted records."""
         match self.others.get(operator.name):
-            case WindowModel() as windows:
-                return windows.run(records, watermark)
+            case WindowModel() | JoinModel() as model:
+                return model.run(records, watermark)
             case AggregateModel() as aggregates:
                 now_us, ends = datetime_to_micros(step.at), watermark == END
                 return aggregates.run([record for record, _ in records], now_us, ends=ends)

@@ -158,7 +158,7 @@ class WindowModel:
             case Session(gap):
                 return _sessions(records, timedelta_to_micros(gap))
             case Sliding() as kind:
-                return _grouped(records, partial(_bounds, kind))
+                return _grouped(records, partial(window_bounds, kind))
             case CalendarWindow() as kind:
                 return _grouped(records, lambda at: [calendar_bounds(kind, at)])
         raise TypeError(f"{self._kind} has no model: add one to {__name__}")
@@ -201,7 +201,7 @@ def _sessions(records: Sequence[_Timed], gap: int) -> Iterator[_Window]:
         yield _Window(start, min(end, MAX_MICROS), some)
 
 
-def _bounds(window: Sliding, at: int) -> Iterator[tuple[int, int]]:
+def window_bounds(window: Sliding, at: int) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each window that contains an instant.
 
     Of the windows that would begin before the first instant, only the latest one exists, cut off.

@@ -38,26 +38,10 @@ class LocalItem(NamedTuple):
     auction: int
 
 
-@sk.process(key="seller")
-def local_items(
-    event: Seller | Offer, known: sk.ValueState[Seller], waiting: sk.ListState[int]
-) -> Iterator[LocalItem]:
-    """Joins what a seller offers with the seller, whichever comes first, forever."""
-    if isinstance(event, Seller):
-        known.update(event)
-        for auction in waiting:
-            yield LocalItem(event.name, event.city, event.state, auction)
-        waiting.clear()
-    elif (seller := known.get()) is not None:
-        yield LocalItem(seller.name, seller.city, seller.state, event.auction)
-    else:
-        waiting.append(event.auction)
-
-
 def query_3() -> sk.Job:
     job = sk.Job("nexmark-q3")
     sellers, offers = job.source("sellers", Seller), job.source("offers", Offer)
-    sellers.union(offers).process(local_items).sink("out")
+    sellers.join(offers, on="seller", into=LocalItem).sink("out")
     return job
 
 
@@ -172,43 +156,10 @@ class NewSeller(NamedTuple):
     end: dt.datetime
 
 
-def window_end(at: dt.datetime) -> dt.datetime:
-    """The end of the window that an instant is in."""
-    return at - (at - START) % WINDOW + WINDOW
-
-
-@sk.process(key="seller", event_time="at", lateness=LATENESS)
-def new_sellers(
-    event: Came | Sells,
-    ctx: sk.Context,
-    names: sk.MapState[dt.datetime, str],
-    sales: sk.MapState[dt.datetime, bool],
-) -> Iterator[NewSeller]:
-    """Keeps by window who came and who sold, until the window is over."""
-    end = window_end(event.at)
-    if isinstance(event, Came):
-        names[end] = event.name
-    else:
-        sales[end] = True
-    ctx.timers.set(end - dt.datetime.resolution)  # the last instant that is in the window
-    yield from ()
-
-
-@new_sellers.on_timer
-def window_over(
-    timer: sk.Timer,
-    ctx: sk.Context[int],
-    names: sk.MapState[dt.datetime, str],
-    sales: sk.MapState[dt.datetime, bool],
-) -> Iterator[NewSeller]:
-    end = timer.at + dt.datetime.resolution
-    name, has_sold = names.pop(end, None), sales.pop(end, False)
-    if name is not None and has_sold:
-        yield NewSeller(ctx.key, name, end)
-
-
 def query_8() -> sk.Job:
     job = sk.Job("nexmark-q8")
     came, sells = job.source("persons", Came), job.source("auctions", Sells)
-    came.union(sells).process(new_sellers).sink("out")
+    in_time = {"event_time": "at", "lateness": LATENESS}
+    new = came.join(sells, on="seller", window=sk.tumbling(WINDOW), how="semi", into=NewSeller, **in_time)
+    new.sink("out")
     return job

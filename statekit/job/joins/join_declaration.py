@@ -1,0 +1,322 @@
+"""The declaration of a join: its options, checked, and the rows and results that follow from them.
+
+The streams of both sides are projected to rows first: to the key, the event time, and the fields
+that a result needs. So nothing else is shuffled or kept.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Optional, cast
+
+from statekit.codec.annotations import peel, show
+from statekit.errors import StateTypeError
+from statekit.functions.projection import WHOLE
+from statekit.functions.signature import hints_of
+from statekit.job.joins.join_results import From, JoinResults, ResultField, window_fields
+from statekit.records.record_type import RecordType
+from statekit.records.result_type import ResultRecords
+from statekit.shown import shown
+
+How = Literal["inner", "left", "right", "full", "semi", "anti"]
+
+HOWS: Sequence[How] = ("inner", "left", "right", "full", "semi", "anti")
+
+On = str | Sequence[str] | tuple[str | Sequence[str], str | Sequence[str]]
+"""A field of both sides, a list of fields of both, or a pair: of the left and of the right side."""
+
+_OPTIONAL: Any = Optional
+
+
+class Source(NamedTuple):
+    """Where a field of a result comes from.
+
+    Parameters:
+        side: "left" or "right", "key" for a key that either side has, or "start" or "end".
+        field: of the records of that side; "*" for the record.
+        annotation: its type in a result.
+    """
+
+    side: From
+    field: str
+    annotation: Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """The row of a side, and how it is made of a record.
+
+    Parameters:
+        cls: the class, a NamedTuple.
+        fields: for each field of the row, the field of the record, or "*" for the record.
+    """
+
+    cls: type[Any]
+    fields: Mapping[str, str]
+
+
+class JoinDeclaration:
+    """The rows and results of a join.
+
+    Parameters:
+        left, right: the types of the records of both sides.
+        on: the fields that are equal.
+        how: which rows are emitted.
+        event_time: the field with the event time of each side; None without event time.
+        into: the class of the results, a function that makes them, or None.
+        fields: for fields of a result, the field that they get.
+        has_windows: whether a result may have the start and end of a window.
+        name: of the operator.
+
+    Attributes:
+        key: the names of the key fields in rows.
+        time: the name of the field with the event time in rows; None without event time.
+
+    Raises:
+        StateTypeError: an option is not valid; the message names it.
+    """
+
+    def __init__(
+        self,
+        left: RecordType,
+        right: RecordType,
+        *,
+        on: On,
+        how: How,
+        event_time: str | tuple[str, str] | None,
+        into: Any,
+        fields: Mapping[str, str] | None,
+        has_windows: bool,
+        name: str,
+    ) -> None:
+        self._name = name
+        self._where = f"join {name!r}"
+        self._left = ResultRecords(left, "join")
+        self._right = ResultRecords(right, "join")
+        if how not in HOWS:
+            raise self.error(f"how={shown(how)}: use one of {', '.join(HOWS)}")
+        self.how = how
+        self._has_windows = has_windows
+        self.on = self._checked_on(on)
+        self._times = self._checked_times(event_time)
+        self.into, self.fn = self._output(into)
+        self._sources = self._chosen(fields or {})
+        self._check_has_no_right()
+        taken = {name for name, source in self._sources.items() if source.side != "key"}
+        self.key = tuple(_unlike(field, taken) for field in self.on[0])
+        self.time = None if self._times is None else _unlike(self._times[0], taken | {*self.key})
+        self.left, self.right = self._row("left"), self._row("right")
+
+    def error(self, reason: str) -> StateTypeError:
+        """Return an error about the join."""
+        return StateTypeError(f"{self._where}: {reason}")
+
+    def results(self, ends_of: Callable[..., Any] | None) -> JoinResults:
+        """Return what creates the results.
+
+        Parameters:
+            ends_of: returns the ends of windows by their starts; None without windows.
+        """
+        made = []
+        for name, source in self._sources.items():
+            side = source.side
+            if side == "key":
+                place = self.on[0].index(source.field)
+            elif side in ("start", "end"):
+                place = 0
+            else:
+                place = list((self.left if side == "left" else self.right).fields).index(name)
+            made.append(ResultField(name, side, place))
+        return JoinResults(made, self.into if self.fn is None else None, self.fn, ends_of)
+
+    # ------------------------------------------------------------------------------------ options
+
+    def _checked_on(self, on: On) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the key fields of the left and of the right side."""
+        sides: tuple[Any, Any] = (on, on)
+        if isinstance(on, tuple):
+            if len(on) != 2:
+                raise self.error(
+                    f"on={shown(on)}: give a field of both sides, a list of fields of both, or a "
+                    "pair: those of the left side and those of the right side"
+                )
+            sides = on
+        named = tuple((side,) if isinstance(side, str) else tuple(side) for side in sides)
+        if not named[0] or len(named[0]) != len(named[1]):
+            raise self.error(f"on={shown(on)}: give as many fields of one side as of the other")
+        for ours, theirs in zip(*named, strict=True):
+            left, right = self._left.annotation(ours), self._right.annotation(theirs)
+            if set(peel(left)[0]) != set(peel(right)[0]):
+                raise self.error(
+                    f"on={shown(on)}: {self._left.record.name}.{ours} is {show(left)}, and "
+                    f"{self._right.record.name}.{theirs} is {show(right)}: join fields of one type"
+                )
+        return named[0], named[1]
+
+    def _checked_times(self, event_time: Any) -> tuple[str, str] | None:
+        if event_time is None:
+            return None
+        times = (event_time, event_time) if isinstance(event_time, str) else tuple(event_time)
+        if len(times) != 2:
+            raise self.error(
+                f"event_time={shown(event_time)}: give a field of both sides, or a pair: that of "
+                "the left side and that of the right side"
+            )
+        self._left.annotation(times[0])
+        self._right.annotation(times[1])
+        return times[0], times[1]
+
+    def _output(self, into: Any) -> tuple[Any, Callable[..., Any] | None]:
+        """Return the class of the results, and the function that makes them, if there is one."""
+        if self.how in ("semi", "anti") and into is None:
+            return self._left.record.cls, _itself
+        if into is None or isinstance(into, type):
+            return into, None
+        if not callable(into):
+            raise self.error(f"into={shown(into)}: give a record class, or a function of two records")
+        hints = hints_of(into)
+        if hints.get("return") in (None, type(None)):
+            raise self.error(
+                f"into={into.__name__}: the type of its results is not known: annotate what the "
+                "function returns"
+            )
+        taken = 1 if self.how in ("semi", "anti") else 2
+        if len(inspect.signature(into).parameters) != taken:
+            which = "the record of the left side" if taken == 1 else "the records of both sides"
+            raise self.error(f"into={into.__name__}: the function must take {which}")
+        return hints["return"], into
+
+    # ------------------------------------------------------------------------------------- fields
+
+    def _chosen(self, fields: Mapping[str, str]) -> dict[str, Source]:
+        """Return the source of each field of a result, in order."""
+        if self.fn is not None:
+            if fields:
+                raise self.error("fields= is for results that are records: the function takes all")
+            record = {"left_record": Source("left", WHOLE, self._left.record.cls)}
+            if self.how in ("semi", "anti"):
+                return record
+            return record | {"right_record": Source("right", WHOLE, self._right.record.cls)}
+        names: Sequence[str]
+        if self.into is not None:
+            record_type = RecordType.of(self.into, where=f"{self._where}, into")
+            if record_type.fields is None:
+                raise self.error("into=dict has no fields: give a NamedTuple, a dataclass or the like")
+            declared = record_type.fields
+            if unknown := [name for name in fields if name not in declared]:
+                raise self.error(
+                    f"fields=: {record_type.name} has no field {', '.join(map(repr, unknown))}"
+                )
+            known = self._known()
+            names = [
+                name
+                for name, field in declared.items()
+                if field.init and (name in fields or name in known or field.required)
+            ]
+        else:
+            names = list(fields) or list(self._known())
+        sources = {name: self._source(name, fields.get(name, name)) for name in names}
+        types = {name: self._nullable(source) for name, source in sources.items()}
+        title = "".join(c if c.isalnum() else "_" for c in self._name)
+        cls, _ = self._left.result_class(title, types, self.into)
+        self.into = cls
+        return sources
+
+    def _check_has_no_right(self) -> None:
+        """Check that results of left rows alone have no field of the right side."""
+        right = [name for name, source in self._sources.items() if source.side == "right"]
+        if self.how in ("semi", "anti") and right:
+            raise self.error(
+                f'how="{self.how}" emits rows of the left side alone, and {", ".join(right)} would '
+                f"be of {self._right.record.name}: leave it out of into="
+            )
+
+    def _known(self) -> list[str]:
+        """Return the fields of both sides, each name once."""
+        names = [*(self._left.record.fields or ()), *(self._right.record.fields or ())]
+        return list(dict.fromkeys([*names, *window_fields(has_windows=self._has_windows)]))
+
+    def _source(self, name: str, given: str) -> Source:
+        """Return the source of a field of a result.
+
+        Parameters:
+            given: the name of a field, with "left." or "right." before it if both have it.
+        """
+        side, _, field = given.rpartition(".")
+        left, right = self._left.record.fields or {}, self._right.record.fields or {}
+        if side in ("left", "right"):
+            own = self._left if side == "left" else self._right
+            if field == WHOLE:
+                return Source(side, field, own.record.cls)  # type: ignore[arg-type]
+            return Source(side, field, own.annotation(field))  # type: ignore[arg-type]
+        if (given, given) in zip(*self.on, strict=True):
+            place = self.on[0].index(given)
+            of_how = {"right": self._right.annotation(given), "full": self._key_annotation(place)}
+            return Source("key", given, of_how.get(self.how, self._left.annotation(given)))
+        if given in left and given in right:
+            raise self.error(
+                f"{given!r} is a field of {self._left.record.name} and of "
+                f"{self._right.record.name}: say which one with fields={{{name!r}: "
+                f"'left.{given}'}} or 'right.{given}'"
+            )
+        if given in left:
+            return Source("left", given, self._left.annotation(given))
+        if given in right:
+            return Source("right", given, self._right.annotation(given))
+        if given in (of_window := window_fields(has_windows=self._has_windows)):
+            return Source(given, given, of_window[given])  # type: ignore[arg-type]
+        raise self.error(
+            f"there is nothing for the field {name!r} of a result: neither "
+            f"{self._left.record.name} ({', '.join(left)}) nor {self._right.record.name} "
+            f"({', '.join(right)}) has {given!r}. Name the field that it gets, as in "
+            f"fields={{{name!r}: 'left.…'}}"
+        )
+
+    def _nullable(self, source: Source) -> Any:
+        """Return the type of a field of a result, with None if its side may be absent."""
+        absent = {"left": ("right", "full"), "right": ("left", "full")}.get(source.side, ())
+        return _OPTIONAL[source.annotation] if self.how in absent else source.annotation
+
+    def _row(self, side: Literal["left", "right"]) -> Row:
+        """Return the row of a side."""
+        number = 0 if side == "left" else 1
+        results = (self._left, self._right)[number]
+        fields = dict(zip(self.key, self.on[number], strict=True))
+        types = {name: self._key_annotation(place) for place, name in enumerate(self.key)}
+        if self._times is not None and self.time is not None:
+            fields[self.time] = self._times[number]
+            types[self.time] = results.annotation(self._times[number])
+        for name, source in self._sources.items():
+            if source.side == side:
+                fields[name], types[name] = source.field, source.annotation
+        title = f"{side.title()}{results.record.name}"
+        return Row(cast("Any", NamedTuple)(title, list(types.items())), fields)
+
+    def _key_annotation(self, place: int) -> Any:
+        """Return the type of a key field, which is that of both sides."""
+        ours = self._left.annotation(self.on[0][place])
+        theirs = self._right.annotation(self.on[1][place])
+        return theirs if peel(theirs)[1] else ours
+
+
+def stored_class(row: Row, *, notes_matches: bool) -> type[Any]:
+    """Return the class of the kept rows of a side."""
+    if not notes_matches:
+        return row.cls
+    types = dict(row.cls.__annotations__)
+    types[_unlike("matched", set(types))] = bool
+    return cast("Any", NamedTuple)(row.cls.__name__, list(types.items()))  # type: ignore[no-any-return]
+
+
+def _unlike(name: str, taken: set[str]) -> str:
+    """Return a name that is not taken."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _itself(record: Any) -> Any:
+    """Return a record of the left side as a result."""
+    return record

@@ -1,0 +1,210 @@
+"""The operator of a join of two streams, and its description as data."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from statekit.functions.context import Context
+from statekit.functions.process import Process, Traits, process
+from statekit.functions.signature import declare
+from statekit.job.joins.join_declaration import How, JoinDeclaration, On, Row, stored_class
+from statekit.job.joins.join_points import (
+    CalendarStarts,
+    EventTimes,
+    JoinPoints,
+    OnePoint,
+    WindowStarts,
+)
+from statekit.job.joins.join_results import JoinResults
+from statekit.job.joins.matching import Reach
+from statekit.job.joins.side_rows import Place, Side
+from statekit.job.joins.stream_join import StreamJoin
+from statekit.job.windows.calendar_windows import CalendarWindow
+from statekit.job.windows.sliding import Sliding
+from statekit.job.windows.window_kind import Window
+from statekit.shown import shown
+from statekit.state.map_state import MapState
+from statekit.timestamp import DURATION_MAX, duration_to_micros, timedelta_to_micros
+
+if TYPE_CHECKING:
+    from statekit.job.stream import OperatorStream, Stream
+
+Within = dt.timedelta | str | tuple[dt.timedelta | str, dt.timedelta | str]
+
+_ZERO = dt.timedelta(0)
+_MAP: Any = MapState
+_ITERATOR: Any = Iterator
+
+_EVERYWHERE = Reach(DURATION_MAX, DURATION_MAX)
+_HERE = Reach(0, 0)
+
+
+class JoinedResult(NamedTuple):
+    """The description of a join as data, from which a model of it can be built.
+
+    Parameters:
+        how: which rows are emitted.
+        left, right: the classes of the rows of both sides.
+        reach: where left rows match points of the right side.
+        window: the kind of windows; None without windows.
+        results: creates the results.
+    """
+
+    how: How
+    left: type[Any]
+    right: type[Any]
+    reach: Reach
+    window: Window | None
+    results: JoinResults
+
+
+def joined(
+    left: Stream[Any],
+    right: Stream[Any],
+    *,
+    on: On,
+    how: How,
+    within: Within | None,
+    window: Any,
+    event_time: str | tuple[str, str] | None,
+    lateness: dt.timedelta | str,
+    into: Any,
+    fields: Mapping[str, str] | None,
+    name: str | None,
+) -> OperatorStream[Any, Any]:
+    """Join two streams: see `Stream.join`."""
+    chosen = name or "_".join(("join", *map(_word, (left.name, right.name))))
+    declaration = JoinDeclaration(
+        left.single_type("join"),
+        right.single_type("join"),
+        on=on,
+        how=how,
+        event_time=event_time,
+        into=into,
+        fields=fields,
+        has_windows=window is not None,
+        name=chosen,
+    )
+    points, reach = _points(declaration, within, window)
+    _check_how(declaration, points)
+    operator = _operator(declaration, points, reach, window, lateness, chosen)
+    rows = [
+        stream.select(row.cls, row.fields, name=f"{chosen}.{side}")
+        for stream, row, side in ((left, declaration.left, "left"), (right, declaration.right, "right"))
+    ]
+    return rows[0].union(rows[1]).process(operator, name=chosen)
+
+
+def _word(name: str) -> str:
+    """Return a name with letters, digits and underscores only."""
+    return "".join(c if c.isalnum() else "_" for c in name)
+
+
+def _points(
+    declaration: JoinDeclaration, within: Within | None, window: Any
+) -> tuple[JoinPoints, Reach]:
+    """Return where rows are in time, and where left rows match points of the right side."""
+    if within is not None and window is not None:
+        raise declaration.error("give within= or window=, not both")
+    if within is None and window is None:
+        return OnePoint(), _EVERYWHERE
+    if declaration.time is None:
+        raise declaration.error(
+            "within= and window= are of event time: give event_time=, the field with the time of a "
+            "record, or a pair of fields"
+        )
+    if window is None:
+        reach = _reach(declaration, within)
+        return EventTimes(reach.before + reach.after), reach
+    if isinstance(window, Sliding):
+        size, every, offset = map(timedelta_to_micros, (window.size, window.every, window.offset))
+        return WindowStarts(size, every, offset), _HERE
+    if isinstance(window, CalendarWindow):
+        return CalendarStarts(window.grid), _HERE
+    raise declaration.error(
+        f"window={shown(window)}: give tumbling(…) or sliding(…): the windows of both sides must "
+        "be the same, and sessions follow from the records"
+    )
+
+
+def _reach(declaration: JoinDeclaration, within: Any) -> Reach:
+    """Return the range of an interval that a user gave."""
+    before, after = within if isinstance(within, tuple) else (within, within)
+    reach = Reach(
+        *(
+            timedelta_to_micros(of)
+            if isinstance(of, dt.timedelta)
+            else duration_to_micros(of, "within")
+            for of in (before, after)
+        )
+    )
+    if reach.before + reach.after < 0:
+        raise declaration.error(
+            f"within={shown(within)}: the interval ends before it begins: give (before, after) "
+            "whose sum is not negative"
+        )
+    return reach
+
+
+def _check_how(declaration: JoinDeclaration, points: JoinPoints) -> None:
+    """Check that rows without a match can be known."""
+    if not points.ends and declaration.how not in ("inner", "semi"):
+        raise declaration.error(
+            f'how="{declaration.how}" emits rows without a match when no match can follow, and '
+            "without within= or window= one always can: give one of them"
+        )
+
+
+def _operator(
+    declaration: JoinDeclaration,
+    points: JoinPoints,
+    reach: Reach,
+    window: Window | None,
+    lateness: dt.timedelta | str,
+    name: str,
+) -> Process[Any, ..., Any]:
+    """Return the process function of a join."""
+    how = declaration.how
+    of_left = how in ("left", "full", "anti")
+    of_right = how in ("right", "full")
+    ends = how in ("semi", "anti")
+    stored = [
+        stored_class(declaration.left, notes_matches=of_left and not ends),
+        stored_class(declaration.right, notes_matches=of_right),
+    ]
+    sides = (
+        Side(declaration.left.cls, stored[0], reach, of_left, ends),
+        Side(declaration.right.cls, stored[1], reach.reverse, of_right),
+    )
+    results = declaration.results(getattr(points, "ends_of", None))
+    emits: Any = {"semi": "left", "anti": "nothing"}.get(how, "pairs")
+    join = StreamJoin(*sides, points, results, emits)
+    output = declaration.into
+    hints = {
+        "records": declaration.left.cls | declaration.right.cls,
+        "ctx": Context,
+        "left": _MAP[Place, stored[0]],
+        "right": _MAP[Place, stored[1]],
+        "return": _ITERATOR[output],
+    }
+    interval = str(window) if window is not None else f"{reach.before}, {reach.after}"
+    definition = {"on": _text(declaration), "how": how, "within": interval}
+    traits = Traits(
+        definition=lambda _: definition,
+        takes_many=True,
+        has_timers=points.ends,
+        fires=join.fire if points.ends else None,
+        made_of=JoinedResult(
+            how, declaration.left.cls, declaration.right.cls, reach, window, results
+        ),
+    )
+    decorate = process(key=declaration.key, event_time=declaration.time, lateness=lateness)
+    declared: Process[Any, ..., Any] = decorate(declare(join.join, name, hints))
+    return declared.with_traits(traits)
+
+
+def _text(declaration: JoinDeclaration) -> str:
+    """Return the fields that are equal, as text."""
+    return " and ".join(f"{ours} = {theirs}" for ours, theirs in zip(*declaration.on, strict=True))

@@ -1,0 +1,170 @@
+"""Points: where the rows of a join are in time, and when they can get no more matches.
+
+In a join by intervals the point of a row is its event time. In a join by windows it is the start of
+a window, and a row that is in several windows has a point for each. In a join without an end all
+rows have one point.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from statekit.job.joins.matching import Ints, Reach
+from statekit.job.windows.calendar_grid import CalendarGrid
+from statekit.timestamp import MAX_MICROS, MIN_MICROS
+
+_STEPS = 8
+_STEP_MIN_US = 1_000_000
+
+
+class JoinPoints(Protocol):
+    """The points of the rows of a join, in microseconds."""
+
+    @property
+    def ends(self) -> bool:
+        """True if rows can get no more matches after some time."""
+
+    def of(self, times: Ints) -> tuple[Ints, Ints]:
+        """Return points of rows, and in parallel the place of each row in the times.
+
+        Parameters:
+            times: the event time of each row.
+        """
+
+    def over_at(self, reach: Reach, points: Ints) -> Ints:
+        """Return the watermarks at which rows can get no more matches, in the years of datetimes.
+
+        Parameters:
+            reach: where rows of their side match points of the other side.
+        """
+
+    def last_over(self, reach: Reach, watermark_us: int) -> int:
+        """Return the last point whose rows can get no more matches at a watermark."""
+
+    @property
+    def step_us(self) -> int:
+        """The distance of the watermarks at which rows are removed that nobody waits for."""
+
+
+@dataclass(frozen=True)
+class EventTimes:
+    """The points of a join by intervals: event times.
+
+    Parameters:
+        width: of the intervals, in microseconds.
+    """
+
+    width: int
+    ends: bool = True
+
+    def of(self, times: Ints) -> tuple[Ints, Ints]:
+        return times, np.arange(len(times))
+
+    def over_at(self, reach: Reach, points: Ints) -> Ints:
+        return np.clip(points + reach.after, MIN_MICROS, MAX_MICROS)
+
+    def last_over(self, reach: Reach, watermark_us: int) -> int:
+        return MAX_MICROS if watermark_us >= MAX_MICROS else watermark_us - reach.after
+
+    @property
+    def step_us(self) -> int:
+        return max(self.width // _STEPS, _STEP_MIN_US)
+
+
+@dataclass(frozen=True)
+class WindowStarts:
+    """The points of a join by windows of one size: starts of windows.
+
+    Parameters:
+        size, every, offset: of the windows, in microseconds.
+    """
+
+    size: int
+    every: int
+    offset: int
+    ends: bool = True
+    step_us: int = 1
+
+    def of(self, times: Ints) -> tuple[Ints, Ints]:
+        latest = self._floor(times)
+        starts, places = [], []
+        for number in range(math.ceil(self.size / self.every)):
+            start = latest - number * self.every
+            # Of the windows that would begin before the first instant, only the latest one exists.
+            is_in = (start + self.size > times) & (start + self.every > MIN_MICROS)
+            starts.append(np.maximum(start[is_in], MIN_MICROS))
+            places.append(np.flatnonzero(is_in))
+        place = np.concatenate(places)
+        order = np.argsort(place, kind="stable")
+        return np.concatenate(starts)[order], place[order]
+
+    def over_at(self, reach: Reach, points: Ints) -> Ints:
+        ends = self.ends_of(points)
+        return np.where(ends >= MAX_MICROS, MAX_MICROS, ends - 1)
+
+    def last_over(self, reach: Reach, watermark_us: int) -> int:
+        if watermark_us >= MAX_MICROS:
+            return MAX_MICROS
+        last = min(watermark_us + 1, MAX_MICROS - 1) - self.size
+        cut_off = int(self._floor(np.array([MIN_MICROS]))[0])  # the first window
+        return max(last, MIN_MICROS) if cut_off <= last else last
+
+    def ends_of(self, starts: Ints) -> Ints:
+        """Return the ends of windows by their starts."""
+        return np.minimum(self._floor(starts) + self.size, MAX_MICROS)
+
+    def _floor(self, times: Ints) -> Ints:
+        """Return the latest start of a window that is not after each time."""
+        return times - (times - self.offset) % self.every
+
+
+@dataclass(frozen=True)
+class CalendarStarts:
+    """The points of a join by calendar windows: starts of windows.
+
+    Parameters:
+        grid: of the windows.
+    """
+
+    grid: CalendarGrid
+    ends: bool = True
+    step_us: int = 1
+
+    def of(self, times: Ints) -> tuple[Ints, Ints]:
+        return self.grid.bounds_of(times)[0], np.arange(len(times))
+
+    def over_at(self, reach: Reach, points: Ints) -> Ints:
+        ends = self.ends_of(points)
+        return np.where(ends >= MAX_MICROS, MAX_MICROS, ends - 1)
+
+    def last_over(self, reach: Reach, watermark_us: int) -> int:
+        if watermark_us >= MAX_MICROS:
+            return MAX_MICROS
+        if watermark_us < MIN_MICROS:
+            return MIN_MICROS - 1
+        return self.grid.bounds(watermark_us + 1)[0] - 1
+
+    def ends_of(self, starts: Ints) -> Ints:
+        """Return the ends of windows by their starts."""
+        return self.grid.bounds_of(starts)[1]
+
+
+@dataclass(frozen=True)
+class OnePoint:
+    """The point of all rows of a join without an end."""
+
+    ends: bool = False
+    step_us: int = 1
+
+    def of(self, times: Ints) -> tuple[Ints, Ints]:
+        return np.zeros(len(times), np.int64), np.arange(len(times))
+
+    def over_at(self, reach: Reach, points: Ints) -> Ints:
+        return np.full(len(points), MAX_MICROS)
+
+    def last_over(self, reach: Reach, watermark_us: int) -> int:
+        return MIN_MICROS - 1

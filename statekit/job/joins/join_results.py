@@ -1,0 +1,89 @@
+"""The results of a join, created from columns of rows of both sides."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from operator import itemgetter
+from typing import Any, Literal
+
+from statekit.job.joins.matching import Ints
+from statekit.records.arrow_reader import record_builder
+from statekit.records.record_type import RecordType
+from statekit.timestamp import micros_to_datetime
+
+From = Literal["left", "right", "key", "start", "end"]
+
+
+@dataclass(frozen=True)
+class ResultField:
+    """A field of a result.
+
+    Parameters:
+        name: of the field.
+        side: where its value comes from: a row of the left or right side, the row that is there
+            (for a key), or the start or end of the window.
+        place: the place of the value in a row.
+    """
+
+    name: str
+    side: From
+    place: int = 0
+
+
+@dataclass(frozen=True)
+class JoinResults:
+    """Creates results from rows.
+
+    Parameters:
+        fields: those of a result, in order, if results are records; else the two arguments of the
+            function, each a whole record.
+        into: the class of the results; None if a function makes them.
+        fn: the function, called with both records of a pair.
+        ends_of: returns the ends of windows by their starts; None without windows.
+    """
+
+    fields: Sequence[ResultField]
+    into: type[Any] | None
+    fn: Callable[..., Any] | None = None
+    ends_of: Callable[[Ints], Ints] | None = None
+
+    def of(
+        self, left: Sequence[Any] | None, right: Sequence[Any] | None, points: Ints
+    ) -> list[Any]:
+        """Return a result for each pair of rows.
+
+        Parameters:
+            left, right: the rows of each side, in parallel; None if results have no such row.
+            points: the point of each pair, as a window has.
+        """
+        rows = {"left": left, "right": right, "key": right if left is None else left}
+        columns = [self._column(field, rows, points) for field in self.fields]
+        if self.fn is not None:
+            return list(map(self.fn, *columns))
+        assert self.into is not None
+        if issubclass(self.into, tuple):
+            return list(map(tuple.__new__, repeat(self.into), zip(*columns, strict=True)))
+        record = RecordType.of(self.into, where="join, into")
+        return record_builder(record, [field.name for field in self.fields])(columns, len(points))
+
+    def _column(
+        self, field: ResultField, rows: Mapping[str, Sequence[Any] | None], points: Ints
+    ) -> list[Any]:
+        """Return the values of a field."""
+        if field.side in ("start", "end"):
+            if field.side == "end":
+                assert self.ends_of is not None
+                points = self.ends_of(points)
+            return list(map(micros_to_datetime, points.tolist()))
+        own = rows[field.side]
+        if own is None:
+            return [None] * len(points)
+        return list(map(itemgetter(field.place), own))
+
+
+def window_fields(*, has_windows: bool) -> dict[str, Any]:
+    """Return the types of the fields that the window of a result has, by name."""
+    return {"start": dt.datetime, "end": dt.datetime} if has_windows else {}

@@ -1,0 +1,244 @@
+"""The join of two streams in columns: matches in range, and rows without a match in time.
+
+The matches of new rows are found in two passes: new rows of the left side among the kept rows of
+the right side, then new rows of the right side among all rows of the left side. Within an epoch a
+key sees its left rows first. So each pair is found once, and the results of a key are in the order
+in which the later row of each pair came, then in the order of the other row's point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import compress, islice
+from typing import Any, Literal
+
+import numpy as np
+
+from statekit.functions.context import Context, Due
+from statekit.job.joins.join_points import JoinPoints
+from statekit.job.joins.join_results import JoinResults
+from statekit.job.joins.matching import Ints, Matches, Points
+from statekit.job.joins.side_rows import ROWS_AT_ONCE, KeptRows, KeptSide, NewRows, Row, Side
+from statekit.keygroup import key_fields
+from statekit.records.keyed_batch import KeyedRecords
+from statekit.state.map_state import MapState
+from statekit.timestamp import MAX_MICROS, datetime_to_micros
+
+TIMER = "over"
+"""The name of the timers of rows that can get no more matches."""
+
+_State = MapState[Any, Any]
+
+
+@dataclass(frozen=True)
+class StreamJoin:
+    """A join of two streams.
+
+    Parameters:
+        left, right: the sides.
+        points: where rows are in time, and until when they can get matches.
+        results: creates the results.
+        emits: "pairs" for each match, "left" for each left row at its first match, or "nothing".
+    """
+
+    left: Side
+    right: Side
+    points: JoinPoints
+    results: JoinResults
+    emits: Literal["pairs", "left", "nothing"] = "pairs"
+
+    def join(
+        self, records: KeyedRecords, ctx: Context[Any], left: _State, right: _State
+    ) -> Iterator[list[Any]]:
+        """Add new rows, and yield the results that follow at once."""
+        new, without_key = self._new_rows(records)
+        kept = [
+            KeptSide(side, state, records.prefixes)
+            for side, state in ((self.left, left), (self.right, right))
+        ]
+        yield from _Pass(self, new[0], kept[1], None).results()
+        yield from _Pass(self, new[1], kept[0], new[0]).results()
+        for of_side, never, rows in zip(kept, without_key, new, strict=True):
+            self._keep(rows, of_side, records.prefixes, ctx)
+            if of_side.side.shows_unmatched:
+                self._keep(never, of_side, records.prefixes, ctx)
+
+    def fire(self, due: Due, ctx: Context[Any], left: _State, right: _State) -> Iterator[list[Any]]:
+        """Remove rows that can get no more matches, and yield results for those without any."""
+        for prefixes in ctx.timers.take_all(due.groups, TIMER, due.wakes_at):
+            for side, state in ((self.left, left), (self.right, right)):
+                kept = KeptSide(side, state, prefixes)
+                step_us = 1 if side.shows_unmatched else self.points.step_us
+                last = self.points.last_over(side.reach, _until(due.now_us, step_us))
+                for block in kept.take_until(last):
+                    rows, points = kept.rows(block.stored), block.points.points
+                    pair = (rows, None) if side is self.left else (None, rows)
+                    yield self.results.of(*pair, points)
+
+    def _new_rows(
+        self, records: KeyedRecords
+    ) -> tuple[tuple[NewRows, NewRows], tuple[NewRows, NewRows]]:
+        """Return the new rows of each side, and those whose key has a part that is None.
+
+        A row is there once for each of its windows.
+        """
+        sizes = np.array(records.sizes, np.int64)
+        keys = np.repeat(np.arange(len(sizes)), sizes)
+        firsts = np.array(records.firsts, np.int64) - (np.cumsum(sizes) - sizes)
+        numbers = np.arange(len(keys)) + np.repeat(firsts, sizes)
+        times = np.array(records.times or [0] * len(keys), np.int64)
+        left = self.left.row
+        is_left = np.array([type(row) is left for row in records.records], np.bool_)
+        has_none = np.array([None in key_fields(key) for key in records.keys], np.bool_)[keys]
+
+        def rows_where(which: Any) -> NewRows:
+            some = np.flatnonzero(which)
+            points, place = self.points.of(times[some])
+            some = some[place]
+            rows = list(map(records.records.__getitem__, some.tolist()))
+            return NewRows.of(Points(keys[some], points), rows, numbers[some])
+
+        of_sides = (is_left, ~is_left)
+        new = tuple(rows_where(own & ~has_none) for own in of_sides)
+        never = tuple(rows_where(own & has_none) for own in of_sides)
+        return (new[0], new[1]), (never[0], never[1])
+
+    def _keep(
+        self, new: NewRows, kept: KeptSide, prefixes: Sequence[bytes], ctx: Context[Any]
+    ) -> None:
+        """Keep new rows until no match can follow."""
+        side = kept.side
+        over_us = self.points.over_at(side.reach, new.points.points)
+        which = np.ones(len(new.rows), np.bool_)
+        if self.points.ends:
+            which = over_us > datetime_to_micros(ctx.watermark)
+            if side.shows_unmatched:
+                which |= ~new.is_matched
+        if side.ends_at_match:
+            which &= ~new.is_matched
+        some = np.flatnonzero(which)
+        if not len(some):
+            return
+        if len(some) < len(which):
+            new, over_us = new.chosen(some), over_us[some]
+        kept.keep(new, ctx.epoch)
+        if self.points.ends:
+            if not side.shows_unmatched:  # fewer timers, a little later
+                step_us = self.points.step_us
+                over_us = np.minimum(-(-over_us // step_us) * step_us, MAX_MICROS)
+            keys = map(prefixes.__getitem__, new.points.keys.tolist())
+            ctx.timers.set_all(keys, over_us.tolist(), TIMER)
+
+
+class _Pass:
+    """Matches new rows of one side with rows of the other side.
+
+    Parameters:
+        join: the join.
+        new: the new rows.
+        kept: the kept rows of the other side.
+        others: new rows of the other side that came before; None for the first pass.
+    """
+
+    def __init__(
+        self, join: StreamJoin, new: NewRows, kept: KeptSide, others: NewRows | None
+    ) -> None:
+        self._join = join
+        self._new = new
+        self._is_left = others is None
+        self._reach = (join.left if self._is_left else join.right).reach
+        self._kept = kept
+        self._others = others
+
+    def results(self) -> Iterator[list[Any]]:
+        """Yield the results of all matches."""
+        if not len(self._new.rows):
+            return
+        for block in self._kept.near(self._new, self._reach):
+            new, others = self._new.of_keys(block.first, block.end), self._others
+            if others is not None:
+                others = others.of_keys(block.first, block.end)
+            if not len(new.rows):
+                continue
+            if block.is_whole:
+                yield from self._matched(new, block, others, at_once=False)
+            else:
+                for place in range(len(new.rows)):
+                    yield from self._matches_of_one(new.part(place, place + 1), block.first, others)
+
+    def _matches_of_one(
+        self, new: NewRows, key: int, others: NewRows | None
+    ) -> Iterator[list[Any]]:
+        """Yield the results of one row with those of many rows, some at a time."""
+        if others is not None:
+            others = others.chosen(np.argsort(others.points.points, kind="stable"))
+        point = int(new.points.points[0])
+        reach = self._reach
+        rows = self._kept.between(key, point - reach.before, point + reach.after)
+        while some := list(islice(rows, ROWS_AT_ONCE)):
+            block, before = KeptRows.of_key(key, some), None
+            if others is not None:
+                last = block.points.points[-1]
+                end = int(np.searchsorted(others.points.points, last))
+                before, others = others.part(0, end), others.part(end, len(others.rows))
+            yield from self._matched(new, block, before, at_once=True)
+        if others is not None:
+            yield from self._matched(new, KeptRows.of_key(key, []), others, at_once=True)
+
+    def _matched(
+        self, new: NewRows, block: KeptRows, others: NewRows | None, *, at_once: bool
+    ) -> Iterator[list[Any]]:
+        """Yield the results of new rows with kept rows and other new ones.
+
+        Parameters:
+            at_once: what is done to kept rows has to be seen by the next call.
+        """
+        points, count = block.points, len(block.stored)
+        if others is not None and self._kept.side.ends_at_match:
+            others = others.chosen(np.flatnonzero(~others.is_matched))
+        if others is not None and len(others.rows):
+            points = points.and_also(others.points)
+        if not len(points.keys):
+            return
+        matches = Matches(new.points, points, self._reach)
+        new.note_matched(matches.counts > 0)
+        emits, rows = self._join.emits, list[Any]()
+        if emits == "pairs" or not self._is_left:
+            rows = [*self._kept.rows(block.stored), *(() if others is None else others.rows)]
+        hit = np.zeros(len(points.keys), np.bool_)
+        if emits == "left" and self._is_left:
+            some = np.flatnonzero(matches.counts)
+            yield self._join.results.of(_at(new.rows, some), None, new.points.points[some])
+        if self._is_left and emits != "pairs":
+            return  # nothing is noted of rows of the right side
+        for of_new, found in matches.pairs():
+            if emits == "pairs":
+                at = new.points.points[of_new]
+                pair = _at(new.rows, of_new), _at(rows, found)
+                yield self._join.results.of(*(pair if self._is_left else pair[::-1]), at)
+            elif emits == "left":
+                first = found[np.sort(np.unique(found, return_index=True)[1])]
+                first = first[~hit[first]]
+                yield self._join.results.of(_at(rows, first), None, points.points[first])
+            hit[found] = True
+        self._note(block.stored, others, hit, count, at_once=at_once)
+
+    def _note(
+        self, stored: Sequence[Row], others: NewRows | None, hit: Any, count: int, *, at_once: bool
+    ) -> None:
+        """Note which rows of the other side have a match."""
+        if self._kept.side.shows_unmatched or self._kept.side.ends_at_match:
+            self._kept.found(list(compress(stored, hit[:count])), at_once=at_once)
+            if others is not None:
+                others.note_matched(hit[count:])
+
+
+def _until(watermark_us: int, step_us: int) -> int:
+    """Return the last step that a watermark has reached. The last instant is one."""
+    return watermark_us if watermark_us >= MAX_MICROS else watermark_us // step_us * step_us
+
+
+def _at(rows: Sequence[Any], places: Ints) -> list[Any]:
+    """Return the rows at some places."""
+    return list(map(rows.__getitem__, places.tolist()))

@@ -78,6 +78,18 @@ class ValueType:
             return pa.decimal128(self.digits, self.places)
         return _ARROW[self.kind]
 
+    @property
+    def annotation(self) -> Any:
+        """The annotation of a field that holds such values; None if the kind does not say it.
+
+        >>> ValueType("int", nullable=True).annotation
+        int | None
+        """
+        classes = [cls for cls, kind in _CLASSES.items() if kind == self.kind]
+        if not classes or self.kind == "decimal":
+            return None
+        return classes[0] | None if self.nullable else classes[0]
+
     def with_null(self, nullable: bool = True) -> ValueType:
         """Return the same type, nullable or not."""
         return self if self.nullable is nullable else replace(self, nullable=nullable)

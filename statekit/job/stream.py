@@ -14,8 +14,8 @@ from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
-from statekit.job.joins.join_declaration import How, On
-from statekit.job.joins.join_operator import Within, joined
+from statekit.job.joins.join_declaration import How
+from statekit.job.joins.join_operator import JoinArguments, joined
 from statekit.job.per_key.aggregation import aggregation
 from statekit.job.per_key.distinct import distinct
 from statekit.job.per_key.ranked import ends, ranks
@@ -812,34 +812,88 @@ class Stream(Generic[T]):
         options: dict[str, Any] = {"within": within, "event_time": event_time, "ttl": ttl}
         options |= {"lateness": lateness, "renamed": renamed}
         return self.process(distinct(self.single_type("distinct"), on, **options), name=name)
+
+    @overload
     def join(
         self,
         right: Stream[U],
         *,
-        on: On,
+        how: Literal["semi", "anti"],
+        into: None = None,
+        **options: Unpack[JoinArguments],
+    ) -> OperatorStream[T, T | U]: ...
+    @overload
+    def join(
+        self,
+        right: Stream[U],
+        *,
         how: How = "inner",
-        within: Within | None = None,
-        window: Window | None = None,
-        event_time: str | tuple[str, str] | None = None,
-        lateness: dt.timedelta | str = dt.timedelta(0),
-        into: type[R] | Callable[..., R] | None = None,
-        fields: Mapping[str, str] | None = None,
-        name: str | None = None,
-    ) -> OperatorStream[R, T | U]:
-        """Join the records of this stream with those of another."""
-        return joined(
-            self,
-            right,
-            on=on,
-            how=how,
-            within=within,
-            window=window,
-            event_time=event_time,
-            lateness=lateness,
-            into=into,
-            fields=fields,
-            name=name,
-        )
+        into: type[R],
+        **options: Unpack[JoinArguments],
+    ) -> OperatorStream[R, T | U]: ...
+    @overload
+    def join(
+        self,
+        right: Stream[U],
+        *,
+        how: How = "inner",
+        into: Callable[..., R] | None = None,
+        **options: Unpack[JoinArguments],
+    ) -> OperatorStream[R, T | U]: ...
+    def join(
+        self,
+        right: Stream[U],
+        *,
+        how: How = "inner",
+        into: Any = None,
+        **options: Unpack[JoinArguments],
+    ) -> OperatorStream[Any, Any]:
+        """Join the records of this stream, the left side, with those of another one.
+
+        Two records match if the fields of `on` are equal and neither is None, and the right one is
+        in the interval, or in the same window. Their result is emitted when the later one arrives.
+        A record without a match is emitted, if `how` says so, when the watermark shows that no
+        match can follow. State is kept until then.
+
+        Parameters:
+            right: the right side. It may be this stream.
+            how: "inner", "left", "right" or "full", as in SQL; "semi" for each left record at its
+                first match, "anti" for each left record without a match.
+            into: a record class for the results, or a function of both records, where None is in
+                place of a record without a match. By default results are NamedTuples with the
+                fields of both sides; with "semi" and "anti", the left records.
+            options: see `JoinArguments`: `on`, `within`, `window`, `event_time`, `lateness`,
+                `fields`, `name`.
+
+        Raises:
+            StateTypeError: an option is not valid; both sides have a field, and the result does not
+                say which; or a field of the results has another type.
+
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> class Order(NamedTuple):
+        ...     order: int
+        ...     cents: int
+        ...     at: dt.datetime
+        >>> class Payment(NamedTuple):
+        ...     order: int
+        ...     method: str
+        ...     paid: dt.datetime
+        >>> class Paid(NamedTuple):
+        ...     order: int
+        ...     cents: int
+        ...     method: str
+        >>> job = Job("shop")
+        >>> orders, payments = job.source("orders", Order), job.source("payments", Payment)
+        >>> time = ("at", "paid")
+        >>> paid = orders.join(payments, on="order", within="1 hour", event_time=time, into=Paid)
+        >>> _ = paid.sink("paid")
+        >>> noon = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+        >>> run = job.run({"orders": [Order(1, 500, noon)], "payments": [Payment(1, "card", noon)]})
+        >>> run["paid"]
+        [Paid(order=1, cents=500, method='card')]
+        """
+        return joined(self, right, how, into, options)
 
     def _records(self, stream: str, doing: str) -> Records:
         """Return the record type, or types, of a stream.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, islice
 from operator import add, ne, sub
 from typing import Any, NamedTuple
@@ -141,6 +141,7 @@ class KeyedRecords(NamedTuple):
         firsts: how many records of each key came before these in the epoch.
         records: of all keys.
         times: the event time of each record in microseconds, if the operator has event time.
+        at_key: notes the key that an error is about: its prefix, and the key.
     """
 
     prefixes: Sequence[bytes]
@@ -149,6 +150,7 @@ class KeyedRecords(NamedTuple):
     firsts: Sequence[int]
     records: Sequence[Any]
     times: Sequence[int]
+    at_key: Callable[[bytes, Any], None]
 
 
 def _prefixes(groups: Iterable[int], keys: Sequence[Any], codec: KeyCodec[Any]) -> list[bytes]:

@@ -271,7 +271,13 @@ class KeyIteration:
                 before = given if first == last else count if first < last else 0
                 firsts = [before, *repeat(0 if first >= last else count, len(others))]
                 yield KeyedRecords(
-                    runs.prefixes, runs.keys, runs.sizes, firsts, batch.records, batch.times
+                    runs.prefixes,
+                    runs.keys,
+                    runs.sizes,
+                    firsts,
+                    batch.records,
+                    batch.times,
+                    scope.at_key,
                 )
                 given = firsts[-1] + runs.sizes[-1]
                 count, last = count + len(batch.records), runs.prefixes[-1]

@@ -306,9 +306,7 @@ class RowCache(State):
         except CorruptCheckpointError as error:
             raise self._unreadable(error) from error
 
-    def remove_rows(
-        self, rows: Sequence[tuple[bytes, bytes]], *, at_once: bool = False
-    ) -> None:
+    def remove_rows(self, rows: Sequence[tuple[bytes, bytes]], *, at_once: bool = False) -> None:
         """Remove stored rows. Apply the batch if it is large, or if they must be gone at once."""
         self.replace_rows([], [], [], [(key, len(key) + len(row)) for key, row in rows])
         if self._scope.batch.full or at_once:

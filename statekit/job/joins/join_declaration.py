@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple, Optional, cast
 
 from statekit.codec.annotations import peel, show
 from statekit.errors import StateTypeError
+from statekit.expressions.compiled import compiled
+from statekit.expressions.expression import Expression
 from statekit.functions.projection import WHOLE
 from statekit.functions.signature import hints_of
 from statekit.job.joins.join_results import From, JoinResults, ResultField, window_fields
@@ -24,8 +26,11 @@ How = Literal["inner", "left", "right", "full", "semi", "anti"]
 
 HOWS: Sequence[How] = ("inner", "left", "right", "full", "semi", "anti")
 
-On = str | Sequence[str] | tuple[str | Sequence[str], str | Sequence[str]]
-"""A field of both sides, a list of fields of both, or a pair: of the left and of the right side."""
+KeyPart = str | Expression
+"""A field, or an expression over the fields of a record."""
+
+On = KeyPart | Sequence[KeyPart] | tuple[KeyPart | Sequence[KeyPart], KeyPart | Sequence[KeyPart]]
+"""What is equal: of both sides; a list of such; or a pair: of the left and of the right side."""
 
 _OPTIONAL: Any = Optional
 
@@ -50,11 +55,12 @@ class Row:
 
     Parameters:
         cls: the class, a NamedTuple.
-        fields: for each field of the row, the field of the record, or "*" for the record.
+        fields: for each field of the row, the field of the record, "*" for the record, or an
+            expression.
     """
 
     cls: type[Any]
-    fields: Mapping[str, str]
+    fields: Mapping[str, KeyPart]
 
 
 class JoinDeclaration:
@@ -105,7 +111,7 @@ class JoinDeclaration:
         self._sources = self._chosen(fields or {})
         self._check_has_no_right()
         taken = {name for name, source in self._sources.items() if source.side != "key"}
-        self.key = tuple(_unlike(field, taken) for field in self.on[0])
+        self.key = self._key_names(taken)
         self.time = None if self._times is None else _unlike(self._times[0], taken | {*self.key})
         self.left, self.right = self._row("left"), self._row("right")
 
@@ -123,7 +129,7 @@ class JoinDeclaration:
         for name, source in self._sources.items():
             side = source.side
             if side == "key":
-                place = self.on[0].index(source.field)
+                place = self._shared(source.field) or 0
             elif side in ("start", "end"):
                 place = 0
             else:
@@ -133,8 +139,8 @@ class JoinDeclaration:
 
     # ------------------------------------------------------------------------------------ options
 
-    def _checked_on(self, on: On) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the key fields of the left and of the right side."""
+    def _checked_on(self, on: On) -> tuple[tuple[KeyPart, ...], tuple[KeyPart, ...]]:
+        """Return the parts of the key of the left and of the right side."""
         sides: tuple[Any, Any] = (on, on)
         if isinstance(on, tuple):
             if len(on) != 2:
@@ -143,17 +149,28 @@ class JoinDeclaration:
                     "pair: those of the left side and those of the right side"
                 )
             sides = on
-        named = tuple((side,) if isinstance(side, str) else tuple(side) for side in sides)
-        if not named[0] or len(named[0]) != len(named[1]):
+        single = (str, Expression)
+        left, right = ((of,) if isinstance(of, single) else tuple(of) for of in sides)
+        if not left or len(left) != len(right):
             raise self.error(f"on={shown(on)}: give as many fields of one side as of the other")
-        for ours, theirs in zip(*named, strict=True):
-            left, right = self._left.annotation(ours), self._right.annotation(theirs)
-            if set(peel(left)[0]) != set(peel(right)[0]):
+        for ours, theirs in zip(left, right, strict=True):
+            of_left, of_right = self._type_of(ours, self._left), self._type_of(theirs, self._right)
+            if set(peel(of_left)[0]) != set(peel(of_right)[0]):
                 raise self.error(
-                    f"on={shown(on)}: {self._left.record.name}.{ours} is {show(left)}, and "
-                    f"{self._right.record.name}.{theirs} is {show(right)}: join fields of one type"
+                    f"on={shown(on)}: {ours} of {self._left.record.name} is {show(of_left)}, and "
+                    f"{theirs} of {self._right.record.name} is {show(of_right)}: join fields of "
+                    "one type"
                 )
-        return named[0], named[1]
+        return left, right
+
+    def _type_of(self, part: KeyPart, side: ResultRecords) -> Any:
+        """Return the type of a part of the key of a side."""
+        if isinstance(part, str):
+            return side.annotation(part)
+        found = compiled(part, side.record, self._where).type
+        if found.annotation is None:
+            raise self.error(f"on=: {part} is {found}: join fields of another type, or CAST it")
+        return found.annotation
 
     def _checked_times(self, event_time: Any) -> tuple[str, str] | None:
         if event_time is None:
@@ -175,7 +192,9 @@ class JoinDeclaration:
         if into is None or isinstance(into, type):
             return into, None
         if not callable(into):
-            raise self.error(f"into={shown(into)}: give a record class, or a function of two records")
+            raise self.error(
+                f"into={shown(into)}: give a record class, or a function of two records"
+            )
         hints = hints_of(into)
         if hints.get("return") in (None, type(None)):
             raise self.error(
@@ -203,7 +222,9 @@ class JoinDeclaration:
         if self.into is not None:
             record_type = RecordType.of(self.into, where=f"{self._where}, into")
             if record_type.fields is None:
-                raise self.error("into=dict has no fields: give a NamedTuple, a dataclass or the like")
+                raise self.error(
+                    "into=dict has no fields: give a NamedTuple, a dataclass or the like"
+                )
             declared = record_type.fields
             if unknown := [name for name in fields if name not in declared]:
                 raise self.error(
@@ -251,8 +272,7 @@ class JoinDeclaration:
             if field == WHOLE:
                 return Source(side, field, own.record.cls)  # type: ignore[arg-type]
             return Source(side, field, own.annotation(field))  # type: ignore[arg-type]
-        if (given, given) in zip(*self.on, strict=True):
-            place = self.on[0].index(given)
+        if (place := self._shared(given)) is not None:
             of_how = {"right": self._right.annotation(given), "full": self._key_annotation(place)}
             return Source("key", given, of_how.get(self.how, self._left.annotation(given)))
         if given in left and given in right:
@@ -283,7 +303,7 @@ class JoinDeclaration:
         """Return the row of a side."""
         number = 0 if side == "left" else 1
         results = (self._left, self._right)[number]
-        fields = dict(zip(self.key, self.on[number], strict=True))
+        fields: dict[str, KeyPart] = dict(zip(self.key, self.on[number], strict=True))
         types = {name: self._key_annotation(place) for place, name in enumerate(self.key)}
         if self._times is not None and self.time is not None:
             fields[self.time] = self._times[number]
@@ -294,10 +314,25 @@ class JoinDeclaration:
         title = f"{side.title()}{results.record.name}"
         return Row(cast("Any", NamedTuple)(title, list(types.items())), fields)
 
+    def _shared(self, field: str) -> int | None:
+        """Return the place in the key of a field that both sides have there; None if it is not."""
+        for place, parts in enumerate(zip(*self.on, strict=True)):
+            if all(isinstance(part, str) and part == field for part in parts):
+                return place
+        return None
+
+    def _key_names(self, taken: set[str]) -> tuple[str, ...]:
+        """Return the names of the key fields in rows: those of the left side, where it has one."""
+        names = list[str]()
+        for parts in zip(*self.on, strict=True):
+            name = next((part for part in parts if isinstance(part, str)), "key")
+            names.append(_unlike(name, taken | set(names)))
+        return tuple(names)
+
     def _key_annotation(self, place: int) -> Any:
         """Return the type of a key field, which is that of both sides."""
-        ours = self._left.annotation(self.on[0][place])
-        theirs = self._right.annotation(self.on[1][place])
+        ours = self._type_of(self.on[0][place], self._left)
+        theirs = self._type_of(self.on[1][place], self._right)
         return theirs if peel(theirs)[1] else ours
 
 

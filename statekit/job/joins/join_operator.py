@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Required, TypedDict
 
+from statekit.errors import StateTypeError
 from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits, process
 from statekit.functions.signature import declare
-from statekit.job.joins.join_declaration import How, JoinDeclaration, On, Row, stored_class
+from statekit.job.joins.join_declaration import How, JoinDeclaration, On, stored_class
 from statekit.job.joins.join_points import (
     CalendarStarts,
     EventTimes,
@@ -60,41 +61,63 @@ class JoinedResult(NamedTuple):
     results: JoinResults
 
 
+class JoinArguments(TypedDict, total=False):
+    """The options of a join.
+
+    Parameters:
+        on: the fields that are equal: one that both sides have, a list of such fields, or a pair
+            with those of the left and of the right side, as `("id", "seller")`. An expression may
+            be in place of a field.
+        within: how far the right record may be before or after the left one, in event time; or a
+            pair of how far before and how far after.
+        window: `tumbling` or `sliding`: both records are in the same window.
+        event_time: the field with the event time, or a pair with that of each side.
+        lateness: as for `@process`.
+        fields: for fields of the results, the field that they get: its name, with "left." or
+            "right." before it if both sides have it; "left.*" for the whole record.
+        name: of the operator; by default `join_` and the names of both streams.
+    """
+
+    on: Required[On]
+    within: Within | None
+    window: Window | None
+    event_time: str | tuple[str, str] | None
+    lateness: dt.timedelta | str
+    fields: Mapping[str, str] | None
+    name: str | None
+
+
 def joined(
-    left: Stream[Any],
-    right: Stream[Any],
-    *,
-    on: On,
-    how: How,
-    within: Within | None,
-    window: Any,
-    event_time: str | tuple[str, str] | None,
-    lateness: dt.timedelta | str,
-    into: Any,
-    fields: Mapping[str, str] | None,
-    name: str | None,
+    left: Stream[Any], right: Stream[Any], how: How, into: Any, options: JoinArguments
 ) -> OperatorStream[Any, Any]:
     """Join two streams: see `Stream.join`."""
-    chosen = name or "_".join(("join", *map(_word, (left.name, right.name))))
+    if unknown := sorted(options.keys() - JoinArguments.__annotations__.keys()):
+        raise StateTypeError(
+            f"join() has no option {', '.join(unknown)}: it has how, into, "
+            f"{', '.join(JoinArguments.__annotations__)}"
+        )
+    if "on" not in options:
+        raise StateTypeError('join() needs on=, the fields that are equal, such as on="order"')
+    chosen = options.get("name") or "_".join(("join", *map(_word, (left.name, right.name))))
+    within, window = options.get("within"), options.get("window")
     declaration = JoinDeclaration(
         left.single_type("join"),
         right.single_type("join"),
-        on=on,
+        on=options["on"],
         how=how,
-        event_time=event_time,
+        event_time=options.get("event_time"),
         into=into,
-        fields=fields,
+        fields=options.get("fields"),
         has_windows=window is not None,
         name=chosen,
     )
     points, reach = _points(declaration, within, window)
     _check_how(declaration, points)
+    lateness = options.get("lateness", _ZERO)
     operator = _operator(declaration, points, reach, window, lateness, chosen)
-    rows = [
-        stream.select(row.cls, row.fields, name=f"{chosen}.{side}")
-        for stream, row, side in ((left, declaration.left, "left"), (right, declaration.right, "right"))
-    ]
-    return rows[0].union(rows[1]).process(operator, name=chosen)
+    rows = left.select(declaration.left.cls, declaration.left.fields, name=f"{chosen}.left")
+    others = right.select(declaration.right.cls, declaration.right.fields, name=f"{chosen}.right")
+    return rows.union(others).process(operator, name=chosen)
 
 
 def _word(name: str) -> str:

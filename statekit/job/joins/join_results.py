@@ -9,7 +9,8 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, Literal
 
-from statekit.job.joins.matching import Ints
+from statekit.errors import CALL_FAILURES
+from statekit.job.joins.matching import Ints, Points
 from statekit.records.arrow_reader import record_builder
 from statekit.records.record_type import RecordType
 from statekit.timestamp import micros_to_datetime
@@ -51,14 +52,33 @@ class JoinResults:
     ends_of: Callable[[Ints], Ints] | None = None
 
     def of(
-        self, left: Sequence[Any] | None, right: Sequence[Any] | None, points: Ints
+        self,
+        left: Sequence[Any] | None,
+        right: Sequence[Any] | None,
+        points: Points,
+        at_key: Callable[[int], None],
     ) -> list[Any]:
         """Return a result for each pair of rows.
 
         Parameters:
             left, right: the rows of each side, in parallel; None if results have no such row.
-            points: the point of each pair, as a window has.
+            points: the number of the key of each pair, and its point, as a window has.
+            at_key: called with the number of the key that an error is about.
         """
+        try:
+            return self._made(left, right, points.points)
+        except CALL_FAILURES:
+            for place, key in enumerate(points.keys.tolist()):  # of one of them
+                at_key(key)
+                one = slice(place, place + 1)
+                of_sides = [None if side is None else side[one] for side in (left, right)]
+                self._made(of_sides[0], of_sides[1], points.points[one])
+            raise
+
+    def _made(
+        self, left: Sequence[Any] | None, right: Sequence[Any] | None, points: Ints
+    ) -> list[Any]:
+        """Return a result for each pair of rows with these points."""
         rows = {"left": left, "right": right, "key": right if left is None else left}
         columns = [self._column(field, rows, points) for field in self.fields]
         if self.fn is not None:

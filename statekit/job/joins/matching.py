@@ -33,6 +33,10 @@ class Points(NamedTuple):
         """Return the rows from `start` on and before `end`."""
         return Points(self.keys[start:end], self.points[start:end])
 
+    def at(self, places: Ints) -> Points:
+        """Return the rows at some places."""
+        return Points(self.keys[places], self.points[places])
+
     def and_also(self, others: Points) -> Points:
         """Return these rows, and then others."""
         return Points(

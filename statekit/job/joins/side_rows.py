@@ -84,7 +84,7 @@ class NewRows(NamedTuple):
     def chosen(self, which: Ints) -> NewRows:
         """Return some rows by their numbers, in that order."""
         return NewRows(
-            Points(self.points.keys[which], self.points.points[which]),
+            self.points.at(which),
             list(map(self.rows.__getitem__, which.tolist())),
             self.numbers[which],
             self.matched,
@@ -123,7 +123,9 @@ class KeptRows(NamedTuple):
     @property
     def points(self) -> Points:
         """The key and the point of each row."""
-        places = b"".join([row_key[-_PLACE_BYTES : -_PLACE_BYTES + 8] for row_key, _ in self.stored])
+        places = b"".join(
+            [row_key[-_PLACE_BYTES : -_PLACE_BYTES + 8] for row_key, _ in self.stored]
+        )
         points = np.frombuffer(places, ">u8").astype(np.uint64) ^ np.uint64(1 << 63)
         return Points(np.array(self.keys, np.int64), points.view(np.int64))
 
@@ -165,7 +167,7 @@ class KeptSide:
     Parameters:
         side: the side.
         state: its rows.
-        prefixes: the key group and encoded key of each key, by number.
+        prefixes: the key group and encoded key of each key, by number. Keys are in order.
     """
 
     def __init__(self, side: Side, state: MapState[Any, Any], prefixes: Sequence[bytes]) -> None:

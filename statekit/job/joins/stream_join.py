@@ -8,7 +8,7 @@ in which the later row of each pair came, then in the order of the other row's p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, islice
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from statekit.job.joins.join_points import JoinPoints
 from statekit.job.joins.join_results import JoinResults
 from statekit.job.joins.matching import Ints, Matches, Points
 from statekit.job.joins.side_rows import ROWS_AT_ONCE, KeptRows, KeptSide, NewRows, Row, Side
-from statekit.keygroup import key_fields
+from statekit.keygroup import GROUP_BYTES, key_fields
 from statekit.records.keyed_batch import KeyedRecords
 from statekit.state.map_state import MapState
 from statekit.timestamp import MAX_MICROS, datetime_to_micros
@@ -57,8 +57,12 @@ class StreamJoin:
             KeptSide(side, state, records.prefixes)
             for side, state in ((self.left, left), (self.right, right))
         ]
-        yield from _Pass(self, new[0], kept[1], None).results()
-        yield from _Pass(self, new[1], kept[0], new[0]).results()
+
+        def at_key(key: int) -> None:
+            records.at_key(records.prefixes[key], records.keys[key])
+
+        yield from _Pass(self, new[0], kept[1], None, at_key).results()
+        yield from _Pass(self, new[1], kept[0], new[0], at_key).results()
         for of_side, never, rows in zip(kept, without_key, new, strict=True):
             self._keep(rows, of_side, records.prefixes, ctx)
             if of_side.side.shows_unmatched:
@@ -67,14 +71,18 @@ class StreamJoin:
     def fire(self, due: Due, ctx: Context[Any], left: _State, right: _State) -> Iterator[list[Any]]:
         """Remove rows that can get no more matches, and yield results for those without any."""
         for prefixes in ctx.timers.take_all(due.groups, TIMER, due.wakes_at):
+
+            def at_key(key: int, of: Sequence[bytes] = prefixes) -> None:
+                due.at_key(of[key], due.key_codec.decode(of[key], GROUP_BYTES)[0])
+
             for side, state in ((self.left, left), (self.right, right)):
                 kept = KeptSide(side, state, prefixes)
                 step_us = 1 if side.shows_unmatched else self.points.step_us
                 last = self.points.last_over(side.reach, _until(due.now_us, step_us))
                 for block in kept.take_until(last):
-                    rows, points = kept.rows(block.stored), block.points.points
-                    pair = (rows, None) if side is self.left else (None, rows)
-                    yield self.results.of(*pair, points)
+                    rows = kept.rows(block.stored)
+                    left_rows, right_rows = (rows, None) if side is self.left else (None, rows)
+                    yield self.results.of(left_rows, right_rows, block.points, at_key)
 
     def _new_rows(
         self, records: KeyedRecords
@@ -139,10 +147,16 @@ class _Pass:
         new: the new rows.
         kept: the kept rows of the other side.
         others: new rows of the other side that came before; None for the first pass.
+        at_key: called with the number of the key that an error is about.
     """
 
     def __init__(
-        self, join: StreamJoin, new: NewRows, kept: KeptSide, others: NewRows | None
+        self,
+        join: StreamJoin,
+        new: NewRows,
+        kept: KeptSide,
+        others: NewRows | None,
+        at_key: Callable[[int], None],
     ) -> None:
         self._join = join
         self._new = new
@@ -150,6 +164,7 @@ class _Pass:
         self._reach = (join.left if self._is_left else join.right).reach
         self._kept = kept
         self._others = others
+        self._at_key = at_key
 
     def results(self) -> Iterator[list[Any]]:
         """Yield the results of all matches."""
@@ -209,20 +224,24 @@ class _Pass:
         hit = np.zeros(len(points.keys), np.bool_)
         if emits == "left" and self._is_left:
             some = np.flatnonzero(matches.counts)
-            yield self._join.results.of(_at(new.rows, some), None, new.points.points[some])
+            yield self._made(_at(new.rows, some), None, new.points.at(some))
         if self._is_left and emits != "pairs":
             return  # nothing is noted of rows of the right side
         for of_new, found in matches.pairs():
             if emits == "pairs":
-                at = new.points.points[of_new]
-                pair = _at(new.rows, of_new), _at(rows, found)
-                yield self._join.results.of(*(pair if self._is_left else pair[::-1]), at)
+                ours, theirs = _at(new.rows, of_new), _at(rows, found)
+                left, right = (ours, theirs) if self._is_left else (theirs, ours)
+                yield self._made(left, right, new.points.at(of_new))
             elif emits == "left":
                 first = found[np.sort(np.unique(found, return_index=True)[1])]
                 first = first[~hit[first]]
-                yield self._join.results.of(_at(rows, first), None, points.points[first])
+                yield self._made(_at(rows, first), None, points.at(first))
             hit[found] = True
         self._note(block.stored, others, hit, count, at_once=at_once)
+
+    def _made(self, left: Sequence[Any], right: Sequence[Any] | None, points: Points) -> list[Any]:
+        """Return the results of pairs."""
+        return self._join.results.of(left, right, points, self._at_key)
 
     def _note(
         self, stored: Sequence[Row], others: NewRows | None, hit: Any, count: int, *, at_once: bool

@@ -10,9 +10,10 @@ import numpy as np
 
 from statekit.functions.process import Process
 from statekit.job.joins.join_operator import JoinedResult
-from statekit.keygroup import key_fields
+from statekit.job.joins.matching import Points
 from statekit.job.windows.calendar_windows import CalendarWindow
 from statekit.job.windows.sliding import Sliding
+from statekit.keygroup import key_fields
 from statekit.testing.oracles.window_model import calendar_bounds, window_bounds
 from statekit.timestamp import MAX_MICROS
 
@@ -126,6 +127,8 @@ class JoinModel:
 
     def _result(self, left: _Row | None, right: _Row | None) -> Any:
         """Return the result of a pair, or of a row without a match."""
-        at = np.array([(left or right).at])  # type: ignore[union-attr]
+        some = left if left is not None else right
+        assert some is not None
+        points = Points(np.zeros(1, np.int64), np.array([some.at]))
         rows = [None if of is None else [of.row] for of in (left, right)]
-        return self._made_of.results.of(rows[0], rows[1], at)[0]
+        return self._made_of.results.of(rows[0], rows[1], points, lambda _: None)[0]

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from statekit.calls.service_call import ServiceCall
 from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
-from statekit.job.per_key.distinct import DistinctRecords
 from statekit.job.joins.join_operator import JoinedResult
+from statekit.job.per_key.distinct import DistinctRecords
 from statekit.job.plan import Operator, Transform
 from statekit.job.windows.aggregated_result import AggregatedResult
 from statekit.kv.store_operator import StoredOperations

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import statekit as sk
 from tests.bench.nexmark.bids import LATENESS, WINDOW, Bid
-from tests.bench.nexmark.events import START
 
 __all__ = ["query_3", "query_4", "query_8", "query_9"]
 
@@ -160,6 +159,8 @@ def query_8() -> sk.Job:
     job = sk.Job("nexmark-q8")
     came, sells = job.source("persons", Came), job.source("auctions", Sells)
     in_time = {"event_time": "at", "lateness": LATENESS}
-    new = came.join(sells, on="seller", window=sk.tumbling(WINDOW), how="semi", into=NewSeller, **in_time)
+    new = came.join(
+        sells, on="seller", window=sk.tumbling(WINDOW), how="semi", into=NewSeller, **in_time
+    )
     new.sink("out")
     return job

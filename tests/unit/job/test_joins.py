@@ -1,0 +1,350 @@
+"""Joins of two streams: their results, by kind and by what arrives when."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+import statekit as sk
+from statekit.testing import JobHarness, check
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+
+
+class Order(NamedTuple):
+    order: int | None
+    cents: int
+    at: dt.datetime
+
+
+class Payment(NamedTuple):
+    order: int | None
+    method: str
+    paid: dt.datetime
+
+
+class Paid(NamedTuple):
+    order: int | None
+    cents: int
+    method: str
+
+
+class Seen(NamedTuple):
+    cents: int | None
+    method: str | None
+
+
+def at(minutes: float) -> dt.datetime:
+    return NOON + dt.timedelta(minutes=minutes)
+
+
+def joined(name: str = "j", **options: Any) -> sk.Job:
+    """A job that joins orders with payments."""
+    job = sk.Job("shop")
+    orders, payments = job.source("orders", Order), job.source("payments", Payment)
+    timed = {"event_time": ("at", "paid")} if {"within", "window"} & options.keys() else {}
+    orders.join(payments, on="order", name=name, **timed, **options).sink("out")
+    return job
+
+
+def results(
+    options: dict[str, Any], orders: Sequence[Order], payments: Sequence[Payment]
+) -> list[tuple[Any, ...]]:
+    """The results of one epoch and of the end of event time, as tuples without times."""
+    harness = JobHarness(joined(**options))
+    found = harness.send(orders=orders, payments=payments)["out"]
+    return [tuple(each) for each in (*found, *harness.drain()["out"])]
+
+
+# ---------------------------------------------------------------------------------------- matches
+
+
+@pytest.mark.parametrize(
+    ("within", "matching"),
+    [
+        ("5 minutes", [-5, 0, 5]),
+        (("0 minutes", "10 minutes"), [0, 5, 10]),
+        ((dt.timedelta(minutes=-5), dt.timedelta(minutes=10)), [5, 10]),
+        ((dt.timedelta(minutes=10), dt.timedelta(minutes=-1)), [-10, -5]),
+        (dt.timedelta(0), [0]),
+    ],
+)
+def test_a_right_record_matches_at_both_ends_of_the_interval_and_not_behind_them(
+    within: Any, matching: list[int]
+) -> None:
+    minutes = [-11, -10, -5, 0, 5, 10, 11]
+    payments = [Payment(1, f"{n}", at(n)) for n in minutes]
+    options = {"within": within, "into": Seen}
+    assert results(options, [Order(1, 7, NOON)], payments) == [(7, f"{n}") for n in matching]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("inner", [(1, "card")]),
+        ("left", [(1, "card"), (2, None), (3, None)]),
+        ("right", [(1, "card"), (None, "cash"), (None, "lost")]),
+        ("full", [(1, "card"), (2, None), (3, None), (None, "cash"), (None, "lost")]),
+    ],
+)
+def test_rows_without_a_match_are_emitted_by_how_and_none_never_matches(
+    how: str, expected: list[Any]
+) -> None:
+    orders = [Order(1, 1, NOON), Order(2, 2, NOON), Order(None, 3, NOON)]
+    payments = [Payment(1, "card", NOON), Payment(9, "cash", NOON), Payment(None, "lost", NOON)]
+    options = {"within": "1 minute", "how": how, "into": Seen}
+    if how == "inner":
+        options["fields"] = {}
+    found = results(options, orders, payments)
+    assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+def test_a_semi_join_emits_each_left_record_once_and_an_anti_join_all_others() -> None:
+    orders = [Order(1, 1, NOON), Order(1, 2, NOON), Order(2, 3, NOON), Order(None, 4, NOON)]
+    payments = [Payment(1, "card", NOON), Payment(1, "cash", NOON)]
+    found = {
+        how: [order[1] for order in results({"within": "1 minute", "how": how}, orders, payments)]
+        for how in ("semi", "anti")
+    }
+    assert found["semi"] == [1, 2]
+    assert sorted(found["anti"]) == [3, 4]
+
+
+def test_duplicates_and_equal_times_match_each() -> None:
+    order, payment = Order(1, 1, NOON), Payment(1, "card", NOON)
+    found = results({"within": "1 minute", "into": Seen}, [order, order], [payment] * 3)
+    assert found == [(1, "card")] * 6
+
+
+def test_results_of_a_key_are_in_order_of_the_later_record_then_of_the_time_of_the_other() -> None:
+    harness = JobHarness(joined(within="1 hour", into=Seen, lateness="1 hour"))
+    harness.send(payments=[Payment(1, "b", at(2)), Payment(1, "a", at(1))])
+    found = harness.send(
+        orders=[Order(1, 2, at(9)), Order(1, 1, at(0))], payments=[Payment(1, "c", at(0))]
+    )
+    assert found["out"] == [(2, "a"), (2, "b"), (1, "a"), (1, "b"), (1, "c"), (2, "c")]
+
+
+# ------------------------------------------------------------------------------------------- time
+
+
+def test_a_match_is_emitted_at_once_and_a_row_without_one_when_the_watermark_passes() -> None:
+    harness = JobHarness(joined(within="10 minutes", how="left", into=Seen))
+    first = harness.send(orders=[Order(1, 1, at(0)), Order(2, 2, at(0))])
+    second = harness.send(payments=[Payment(1, "card", at(9))], orders=[Order(3, 3, at(9))])
+    assert (first["out"], second["out"]) == ([], [(1, "card")])
+    just_before = at(10) - dt.datetime.resolution
+    assert harness.advance_watermark(just_before)["out"] == []
+    assert harness.advance_watermark(at(10))["out"] == [(2, None)]
+    assert harness.state("j", "left", 2) == {}
+    assert harness.state("j", "left", 3) != {}
+
+
+def test_a_late_record_is_in_the_late_stream_and_never_joined() -> None:
+    job = joined(within="1 hour", into=Seen)
+    harness = JobHarness(job)
+    harness.send(orders=[Order(1, 1, at(60))], payments=[Payment(1, "card", at(60))])
+    found = harness.send(orders=[Order(1, 2, at(59))], payments=[Payment(1, "cash", at(61))])
+    assert found["out"] == [(1, "cash")]
+
+
+def test_state_ends_with_time_and_leaves_no_timer() -> None:
+    harness = JobHarness(joined(within="1 minute", into=Seen))
+    for minute in range(20):
+        harness.send(
+            orders=[Order(minute, 1, at(minute))], payments=[Payment(minute, "card", at(minute))]
+        )
+    harness.advance_watermark(at(60))
+    for minute in range(20):
+        assert harness.state("j", "left", minute) == harness.state("j", "right", minute) == {}
+        assert harness.timers("j", minute) == []
+
+
+# ---------------------------------------------------------------------------------------- windows
+
+
+def test_records_of_one_window_match_and_a_result_may_have_its_start_and_end() -> None:
+    class Windowed(NamedTuple):
+        cents: int
+        method: str
+        start: dt.datetime
+        end: dt.datetime
+
+    options = {"window": sk.tumbling("10 minutes"), "into": Windowed}
+    orders = [Order(1, 1, at(9)), Order(1, 2, at(10))]
+    payments = [Payment(1, "card", at(0)), Payment(1, "cash", at(19))]
+    found = results(options, orders, payments)
+    assert found == [(1, "card", at(0), at(10)), (2, "cash", at(10), at(20))]
+
+
+def test_records_match_once_in_each_sliding_window_that_has_both() -> None:
+    options = {"window": sk.sliding("10 minutes", "5 minutes"), "into": Seen}
+    found = results(options, [Order(1, 1, at(7))], [Payment(1, "card", at(8))])
+    assert found == [(1, "card")] * 2
+
+
+def test_a_day_of_a_join_has_23_hours_when_the_clock_is_put_forward() -> None:
+    midnight = dt.datetime(2026, 3, 28, 23, tzinfo=dt.UTC)  # of the 29th in Berlin
+    payments = [
+        Payment(1, "in", midnight + dt.timedelta(hours=23, microseconds=-1)),
+        Payment(1, "out", midnight + dt.timedelta(hours=23)),
+    ]
+    options = {"window": sk.tumbling("1 day", zone="Europe/Berlin"), "into": Seen}
+    assert results(options, [Order(1, 1, midnight)], payments) == [(1, "in")]
+
+
+# ------------------------------------------------------------------------------- joins of others
+
+
+def test_a_join_without_an_end_finds_a_record_of_any_earlier_epoch() -> None:
+    harness = JobHarness(joined(into=Seen))
+    harness.send(orders=[Order(1, 1, NOON)])
+    harness.send(orders=[Order(1, 2, at(1))])
+    assert harness.send(payments=[Payment(1, "card", at(9))])["out"] == [(1, "card"), (2, "card")]
+
+
+def test_a_stream_is_joined_with_itself() -> None:
+    job = sk.Job("shop")
+    orders = job.source("orders", Order)
+    both = {"earlier": "left.cents", "later": "right.cents"}
+    after = (dt.timedelta(minutes=-1), dt.timedelta(minutes=5))
+    orders.join(orders, on="order", within=after, event_time="at", fields=both, name="j").sink(
+        "out"
+    )
+    run = job.run({"orders": [Order(1, 1, at(0)), Order(1, 2, at(5)), Order(1, 3, at(6))]})
+    assert sorted(map(tuple, run["out"])) == [(1, 2), (2, 3)]
+
+
+def test_three_streams_are_joined_one_after_the_other() -> None:
+    class Sent(NamedTuple):
+        order: int
+        parcel: str
+        sent: dt.datetime
+
+    job = sk.Job("shop")
+    orders, payments = job.source("orders", Order), job.source("payments", Payment)
+    sent = job.source("sent", Sent)
+    paid = orders.join(payments, on="order", within="1 hour", event_time=("at", "paid"))
+    done = paid.join(sent, on="order", within="1 hour", event_time=("paid", "sent"))
+    done.sink("out")
+    inputs = {
+        "orders": [Order(1, 5, NOON)],
+        "payments": [Payment(1, "card", at(1))],
+        "sent": [Sent(1, "p1", at(2))],
+    }
+    run = job.run(inputs, drain=True)
+    assert [(of.order, of.cents, of.method, of.parcel) for of in run["out"]] == [
+        (1, 5, "card", "p1")
+    ]
+
+
+def test_the_results_of_windows_are_joined() -> None:
+    job = sk.Job("shop")
+    orders, payments = job.source("orders", Order), job.source("payments", Payment)
+    hours = orders.window(sk.tumbling("1 hour"), key="order", event_time="at").sum("cents")
+    hours.join(
+        payments,
+        on="order",
+        event_time=("start", "paid"),
+        within=("0 hours", "1 hour"),
+        into=Paid,
+    ).sink("out")
+    run = job.run(
+        {
+            "orders": [Order(1, 5, NOON), Order(1, 6, at(1))],
+            "payments": [Payment(1, "card", at(30))],
+        },
+        drain=True,
+    )
+    assert run["out"] == [Paid(1, 11, "card")]
+
+
+# ----------------------------------------------------------------------------------- declarations
+
+
+def test_a_function_makes_the_results_of_both_records() -> None:
+    def told(order: Order, payment: Payment | None) -> str:
+        return f"{order.cents} by {payment.method if payment else 'nothing'}"
+
+    harness = JobHarness(joined(within="1 minute", how="left", into=told))
+    found = harness.send(
+        orders=[Order(1, 5, NOON), Order(2, 6, NOON)], payments=[Payment(1, "card", NOON)]
+    )["out"]
+    assert found + harness.drain()["out"] == ["5 by card", "6 by nothing"]
+
+
+def test_an_error_of_that_function_names_the_key() -> None:
+    def failing(order: Order, payment: Payment) -> int:
+        return 1 // (order.cents - 6)
+
+    harness = JobHarness(joined(within="1 minute", into=failing))
+    with pytest.raises(sk.ProcessError, match=r"at key 2 in epoch 0 with ZeroDivisionError"):
+        harness.send(
+            orders=[Order(n, n + 4, NOON) for n in range(5)],
+            payments=[Payment(n, "card", NOON) for n in range(5)],
+        )
+
+
+def test_a_key_may_be_an_expression() -> None:
+    class Parcel(NamedTuple):
+        code: str
+
+    job = sk.Job("shop")
+    orders, parcels = job.source("orders", Order), job.source("parcels", Parcel)
+    orders.join(parcels, on=(sk.expr("CAST(cents AS VARCHAR)"), "code")).sink("out")
+    run = job.run({"orders": [Order(1, 5, NOON)], "parcels": [Parcel("5"), Parcel("6")]})
+    assert [(of.order, of.code) for of in run["out"]] == [(1, "5")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"how": "outer"}, "how='outer': use one of inner, left, right, full, semi, anti"),
+        ({"how": "left"}, 'how="left" emits rows without a match when no match can follow'),
+        ({"within": "1 hour", "window": sk.tumbling("1 hour")}, "within= or window=, not both"),
+        ({"window": sk.session("1 hour")}, "the windows of both sides must be the same"),
+        ({"within": ("1 h", dt.timedelta(hours=-2))}, "the interval ends before it begins"),
+        ({"within": "soon"}, "within='soon': give a timedelta or a text"),
+        ({"within": "1 h", "how": "left", "into": Paid}, r"its field 'method' is str, and gets"),
+        ({"into": Paid, "fields": {"method": "right.way"}}, "'way' is not a field of Payment"),
+        ({"into": Paid, "how": "semi"}, "emits rows of the left side alone, and method would be"),
+        ({"into": lambda order, payment: 1}, "the type of its results is not known"),
+        ({"into": 5}, "into=5: give a record class, or a function of two records"),
+        ({"until": 5}, "has no option until: it has how, into, on, within"),
+    ],
+)
+def test_a_wrong_option_is_refused_when_it_is_declared(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(sk.StateTypeError, match=message):
+        joined(**options)
+
+
+def test_keys_of_different_types_and_fields_of_both_sides_are_refused() -> None:
+    job = sk.Job("shop")
+    orders, payments = job.source("orders", Order), job.source("payments", Payment)
+    with pytest.raises(sk.StateTypeError, match="cents of Order is int, and method of Payment"):
+        orders.join(payments, on=("cents", "method"))
+    with pytest.raises(sk.StateTypeError, match="'cents' is a field of Order and of Order: say"):
+        orders.join(orders, on="order")
+    with pytest.raises(sk.StateTypeError, match="within= and window= are of event time"):
+        orders.join(payments, on="order", within="1 hour")
+
+
+def test_another_interval_does_not_continue_with_the_state(tmp_path: Any) -> None:
+    order, payment = Order(1, 1, NOON), Payment(1, "card", NOON)
+    first = joined(within="1 hour", into=Seen)
+    first.run({"orders": [order], "payments": [payment]}, checkpoint=tmp_path / "c")
+    with pytest.raises(sk.StatekitError, match="within"):
+        joined(within="2 hours", into=Seen).run(
+            {"orders": [order], "payments": [payment]}, checkpoint=tmp_path / "c"
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["full", "semi"])
+def test_check_proves_a_job_with_a_join(how: str) -> None:
+    check(joined(within=("1 minute", "2 minutes"), how=how), examples=20)

@@ -15,7 +15,7 @@ from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
 from statekit.job.joins.join_declaration import How
-from statekit.job.joins.join_operator import JoinArguments, joined
+from statekit.job.joins.join_operator import JoinArguments, join_streams
 from statekit.job.per_key.aggregation import aggregation
 from statekit.job.per_key.distinct import distinct
 from statekit.job.per_key.ranked import ends, ranks
@@ -837,9 +837,18 @@ class Stream(Generic[T]):
         right: Stream[U],
         *,
         how: How = "inner",
-        into: Callable[..., R] | None = None,
+        into: Callable[..., R],
         **options: Unpack[JoinArguments],
     ) -> OperatorStream[R, T | U]: ...
+    @overload
+    def join(
+        self,
+        right: Stream[U],
+        *,
+        how: How = "inner",
+        into: None = None,
+        **options: Unpack[JoinArguments],
+    ) -> OperatorStream[Any, T | U]: ...
     def join(
         self,
         right: Stream[U],
@@ -893,7 +902,7 @@ class Stream(Generic[T]):
         >>> run["paid"]
         [Paid(order=1, cents=500, method='card')]
         """
-        return joined(self, right, how, into, options)
+        return join_streams(self, right, how, into, options)
 
     def _records(self, stream: str, doing: str) -> Records:
         """Return the record type, or types, of a stream.

@@ -52,6 +52,7 @@ RANKS = [
     "recording",
     "job/windows",
     "job/per_key",
+    "job/joins",
     "job",
     "kv",
     "query/rows",

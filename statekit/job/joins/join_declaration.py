@@ -35,7 +35,7 @@ On = KeyPart | Sequence[KeyPart] | tuple[KeyPart | Sequence[KeyPart], KeyPart | 
 _OPTIONAL: Any = Optional
 
 
-class Source(NamedTuple):
+class FieldOrigin(NamedTuple):
     """Where a field of a result comes from.
 
     Parameters:
@@ -209,15 +209,15 @@ class JoinDeclaration:
 
     # ------------------------------------------------------------------------------------- fields
 
-    def _chosen(self, fields: Mapping[str, str]) -> dict[str, Source]:
+    def _chosen(self, fields: Mapping[str, str]) -> dict[str, FieldOrigin]:
         """Return the source of each field of a result, in order."""
         if self.fn is not None:
             if fields:
                 raise self.error("fields= is for results that are records: the function takes all")
-            record = {"left_record": Source("left", WHOLE, self._left.record.cls)}
+            record = {"left_record": FieldOrigin("left", WHOLE, self._left.record.cls)}
             if self.how in ("semi", "anti"):
                 return record
-            return record | {"right_record": Source("right", WHOLE, self._right.record.cls)}
+            return record | {"right_record": FieldOrigin("right", WHOLE, self._right.record.cls)}
         names: Sequence[str]
         if self.into is not None:
             record_type = RecordType.of(self.into, where=f"{self._where}, into")
@@ -259,7 +259,7 @@ class JoinDeclaration:
         names = [*(self._left.record.fields or ()), *(self._right.record.fields or ())]
         return list(dict.fromkeys([*names, *window_fields(has_windows=self._has_windows)]))
 
-    def _source(self, name: str, given: str) -> Source:
+    def _source(self, name: str, given: str) -> FieldOrigin:
         """Return the source of a field of a result.
 
         Parameters:
@@ -270,11 +270,11 @@ class JoinDeclaration:
         if side in ("left", "right"):
             own = self._left if side == "left" else self._right
             if field == WHOLE:
-                return Source(side, field, own.record.cls)  # type: ignore[arg-type]
-            return Source(side, field, own.annotation(field))  # type: ignore[arg-type]
+                return FieldOrigin(side, field, own.record.cls)  # type: ignore[arg-type]
+            return FieldOrigin(side, field, own.annotation(field))  # type: ignore[arg-type]
         if (place := self._shared(given)) is not None:
             of_how = {"right": self._right.annotation(given), "full": self._key_annotation(place)}
-            return Source("key", given, of_how.get(self.how, self._left.annotation(given)))
+            return FieldOrigin("key", given, of_how.get(self.how, self._left.annotation(given)))
         if given in left and given in right:
             raise self.error(
                 f"{given!r} is a field of {self._left.record.name} and of "
@@ -282,11 +282,11 @@ class JoinDeclaration:
                 f"'left.{given}'}} or 'right.{given}'"
             )
         if given in left:
-            return Source("left", given, self._left.annotation(given))
+            return FieldOrigin("left", given, self._left.annotation(given))
         if given in right:
-            return Source("right", given, self._right.annotation(given))
+            return FieldOrigin("right", given, self._right.annotation(given))
         if given in (of_window := window_fields(has_windows=self._has_windows)):
-            return Source(given, given, of_window[given])  # type: ignore[arg-type]
+            return FieldOrigin(given, given, of_window[given])  # type: ignore[arg-type]
         raise self.error(
             f"there is nothing for the field {name!r} of a result: neither "
             f"{self._left.record.name} ({', '.join(left)}) nor {self._right.record.name} "
@@ -294,7 +294,7 @@ class JoinDeclaration:
             f"fields={{{name!r}: 'left.…'}}"
         )
 
-    def _nullable(self, source: Source) -> Any:
+    def _nullable(self, source: FieldOrigin) -> Any:
         """Return the type of a field of a result, with None if its side may be absent."""
         absent = {"left": ("right", "full"), "right": ("left", "full")}.get(source.side, ())
         return _OPTIONAL[source.annotation] if self.how in absent else source.annotation

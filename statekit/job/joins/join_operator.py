@@ -87,7 +87,7 @@ class JoinArguments(TypedDict, total=False):
     name: str | None
 
 
-def joined(
+def join_streams(
     left: Stream[Any], right: Stream[Any], how: How, into: Any, options: JoinArguments
 ) -> OperatorStream[Any, Any]:
     """Join two streams: see `Stream.join`."""

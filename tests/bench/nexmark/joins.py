@@ -158,9 +158,14 @@ class NewSeller(NamedTuple):
 def query_8() -> sk.Job:
     job = sk.Job("nexmark-q8")
     came, sells = job.source("persons", Came), job.source("auctions", Sells)
-    in_time = {"event_time": "at", "lateness": LATENESS}
     new = came.join(
-        sells, on="seller", window=sk.tumbling(WINDOW), how="semi", into=NewSeller, **in_time
+        sells,
+        on="seller",
+        how="semi",
+        window=sk.tumbling(WINDOW),
+        event_time="at",
+        lateness=LATENESS,
+        into=NewSeller,
     )
     new.sink("out")
     return job

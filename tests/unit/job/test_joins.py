@@ -46,7 +46,8 @@ def joined(name: str = "j", **options: Any) -> sk.Job:
     job = sk.Job("shop")
     orders, payments = job.source("orders", Order), job.source("payments", Payment)
     timed = {"event_time": ("at", "paid")} if {"within", "window"} & options.keys() else {}
-    orders.join(payments, on="order", name=name, **timed, **options).sink("out")
+    chosen: Any = {"on": "order", "name": name, **timed, **options}
+    orders.join(payments, **chosen).sink("out")
     return job
 
 
@@ -215,7 +216,8 @@ def test_a_stream_is_joined_with_itself() -> None:
         "out"
     )
     run = job.run({"orders": [Order(1, 1, at(0)), Order(1, 2, at(5)), Order(1, 3, at(6))]})
-    assert sorted(map(tuple, run["out"])) == [(1, 2), (2, 3)]
+    found: Any = run["out"]
+    assert sorted((of.earlier, of.later) for of in found) == [(1, 2), (2, 3)]
 
 
 def test_three_streams_are_joined_one_after_the_other() -> None:
@@ -230,15 +232,13 @@ def test_three_streams_are_joined_one_after_the_other() -> None:
     paid = orders.join(payments, on="order", within="1 hour", event_time=("at", "paid"))
     done = paid.join(sent, on="order", within="1 hour", event_time=("paid", "sent"))
     done.sink("out")
-    inputs = {
+    inputs: dict[str, list[Any]] = {
         "orders": [Order(1, 5, NOON)],
         "payments": [Payment(1, "card", at(1))],
         "sent": [Sent(1, "p1", at(2))],
     }
-    run = job.run(inputs, drain=True)
-    assert [(of.order, of.cents, of.method, of.parcel) for of in run["out"]] == [
-        (1, 5, "card", "p1")
-    ]
+    found: Any = job.run(inputs, drain=True)["out"]
+    assert [(of.order, of.cents, of.method, of.parcel) for of in found] == [(1, 5, "card", "p1")]
 
 
 def test_the_results_of_windows_are_joined() -> None:
@@ -246,11 +246,7 @@ def test_the_results_of_windows_are_joined() -> None:
     orders, payments = job.source("orders", Order), job.source("payments", Payment)
     hours = orders.window(sk.tumbling("1 hour"), key="order", event_time="at").sum("cents")
     hours.join(
-        payments,
-        on="order",
-        event_time=("start", "paid"),
-        within=("0 hours", "1 hour"),
-        into=Paid,
+        payments, on="order", event_time=("start", "paid"), within=("0 hours", "1 hour"), into=Paid
     ).sink("out")
     run = job.run(
         {
@@ -296,7 +292,8 @@ def test_a_key_may_be_an_expression() -> None:
     orders, parcels = job.source("orders", Order), job.source("parcels", Parcel)
     orders.join(parcels, on=(sk.expr("CAST(cents AS VARCHAR)"), "code")).sink("out")
     run = job.run({"orders": [Order(1, 5, NOON)], "parcels": [Parcel("5"), Parcel("6")]})
-    assert [(of.order, of.code) for of in run["out"]] == [(1, "5")]
+    found: Any = run["out"]
+    assert [(of.order, of.code) for of in found] == [(1, "5")]
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,9 @@ is BIGINT, and these are not compared without a CAST
         raise StateTypeError(
             f"{where}: a dict does not say which fields it has: use a record class"
         )
-    return CompiledExpression(as_expression(expression).tree, cls, where)
+    made = CompiledExpression(as_expression(expression).tree, cls, where)
+    assert made.of_record is not None, "compiled now, so that its faults are found here"
+    return made
 
 
 def condition(

@@ -7,6 +7,7 @@ import decimal
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, count
 from typing import Any
 
@@ -29,6 +30,9 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 INT_TEXT = "[+-]?[0-9]+"
 FLOAT_TEXT = "[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?"
 """Regular expressions of the texts that a CAST converts, for Python, RE2 and Java."""
+
+_MOST_IN_A_ROW = 4
+"""Conditions of one AND or OR that are nested in one another."""
 
 _LARGEST_FRACTION = 2.0**52
 """Floats from here on are whole numbers."""
@@ -246,6 +250,8 @@ class _Writer:
 
     def _logic(self, typed: Typed) -> str:
         """Write AND or OR with three truth values. Later conditions run only if they matter."""
+        if len(typed.operands) > _MOST_IN_A_ROW:
+            return self._logic(_in_halves(typed))
         decided = "False" if typed.operation == "and" else "True"
         first, *others = typed.operands
         source = self.value(typed.operands[-1])
@@ -320,6 +326,15 @@ class _Writer:
             case "extract":
                 return str(typed.value).lower()
         return ""
+
+
+def _in_halves(typed: Typed) -> Typed:
+    """Return AND or OR of many conditions as one of two halves, which are nested less deeply."""
+    middle = len(typed.operands) // 2
+    first, second = typed.operands[:middle], typed.operands[middle:]
+    return replace(
+        typed, operands=(replace(typed, operands=first), replace(typed, operands=second))
+    )
 
 
 def _template_key(typed: Typed, operation: str | None = None) -> str:

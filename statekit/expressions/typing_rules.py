@@ -282,14 +282,8 @@ class _Rules:
             return left, right
         pair = []
         for each in (left, right):
-            wanted = each.type
-            if each.is_constant and each.value is not None and wanted.kind != "decimal":
-                wanted = type_of_value(plain_decimal(decimal.Decimal(repr(each.value))))
-            elif wanted.kind == "int":
-                wanted = ValueType("decimal", wanted.nullable, _INT_DIGITS, 0)
-            elif wanted.kind == "null":
-                wanted = ValueType("decimal", True, 1, 0)
-            found = converted(each, wanted) if wanted.kind == "decimal" else None
+            size = _as_decimal(each)
+            found = None if size is None else converted(each, size)
             if found is None:
                 self._refuse_mix((left, right), node, "computed")
             pair.append(found)

@@ -118,6 +118,7 @@ REFUSED = [
     ("extract(hour FROM day)", "day is DATE and no TIMESTAMP"),
     ("round(f)", "ROUND\\(f\\) is not in the language.* functions are ABS"),
     ("now() > since", "is not in the language"),
+    ("d + CAST('inf' AS DOUBLE)", "inf.* is DOUBLE, and these are not computed without a CAST"),
     ("i IN (SELECT 1)", "is not in the language"),
     ("s LIKE t", "LIKE takes a pattern that is a constant text"),
     ("s LIKE 'a\\b'", "a backslash in a pattern stands before"),
@@ -187,6 +188,27 @@ def test_an_expression_names_its_fields_and_has_no_truth_value() -> None:
 def test_a_constant_without_a_type_is_refused(value: Any) -> None:
     with pytest.raises(sk.StateTypeError, match="is no constant of an expression"):
         sk.lit(value)
+
+
+@pytest.mark.parametrize("joined", [" AND ", " OR "])
+def test_many_conditions_are_not_nested(joined: str) -> None:
+    texts = [f"j <> {number} OR i = {number}" for number in range(500)]
+    found = compiled(f"NOT ({joined.join(f'({text})' for text in texts)})", Row)
+    assert found.of_record(ROW) is (None if joined == " AND " else False)
+    assert found.of_record(ROW._replace(j=-1)) is False
+
+
+def nested(levels: int) -> sk.Expression:
+    deep = sk.col("c")
+    for _ in range(levels // 2):
+        deep = ~(deep | (sk.col("j") > 1))
+    return deep
+
+
+def test_deep_nesting_is_refused_when_it_is_declared() -> None:
+    assert compiled(nested(58), Row).of_record(ROW) is None
+    with pytest.raises(sk.StateTypeError, match="more than 60 levels deep: split it"):
+        compiled(nested(60), Row)
 
 
 def test_options_and_patterns_of_another_type_are_refused() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import msgspec
 import pydantic
 import pytest
 
@@ -90,3 +91,34 @@ def test_a_row_for_which_a_condition_fails_ends_the_job(runs: Runs) -> None:
     sinks = {"totals": sk.sinks.parquet(runs.home / "totals")}
     with pytest.raises(sk.ProcessError, match=r"10 / \(cents - 1000\) divides by zero"):
         runs.start(made, {"orders": frame}, outputs=sinks, parallelism=2)
+
+
+def test_a_source_that_statekit_reads_is_filtered_in_any_runtime(runs: Runs) -> None:
+    place = runs.home / "orders"
+    place.mkdir()
+
+    def of_file() -> sk.Job:
+        made = sk.Job("shop")
+        orders = made.source("orders", Order, sk.sources.json_lines(place))
+        bills = orders.filter("cents > 1000 AND country IS NOT NULL").select(Bill, **COMPUTED)
+        bills.sink("bills", sk.sinks.parquet(runs.home / "bills")).process(total)
+        return made
+
+    def write(name: str, orders: list[Order]) -> None:
+        lines = (msgspec.json.encode(order._asdict()) + b"\n" for order in orders)
+        (place / name).write_bytes(b"".join(lines))
+
+    write("1.json", ORDERS[:700])
+    query = of_file().start(runs.spark, checkpoint=runs.checkpoint, trigger={"availableNow": True})
+    query.await_termination()
+    write("2.json", ORDERS[700:])
+    of_file().run(checkpoint=runs.checkpoint)
+    right = [order for order in ORDERS if order.cents > 1000 and order.country is not None]
+    wanted = [
+        (order.customer, order.cents / 100, order.customer.upper() + (order.country or ""))
+        for order in right
+    ]
+    assert sorted(tuple(row.values()) for row in runs.parquet("bills")) == sorted(wanted)
+    assert sum(runs.state("total", "euros").values()) == pytest.approx(
+        sum(order.cents for order in right) / 100
+    )

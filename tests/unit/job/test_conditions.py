@@ -230,6 +230,28 @@ def test_the_event_time_of_a_computed_field_has_no_field_of_the_source() -> None
     assert (found.start, found.clicks) == (noon + dt.timedelta(hours=1), 2)
 
 
+def doubled(order: Order) -> Order:
+    return order._replace(cents=2 * order.cents)
+
+
+def test_conditions_run_before_the_shuffle_or_in_the_tasks_of_an_operator() -> None:
+    job = sk.Job("shop")
+    orders = job.source("orders", Order)
+    large = orders.filter("cents > 1", name="large").filter("cents > 2", name="larger")
+    large.map(doubled).process(both_types, name="first").of(Order).filter(
+        "cents > 5", name="behind"
+    ).process(count).sink("counts")
+    # A function makes the records of this one: the tasks that call it filter them.
+    orders.map(doubled, name="twice").filter("cents > 3", name="mapped").process(
+        count, name="second"
+    ).sink("others")
+    plan = job.explain()
+    for name in ("large", "larger"):
+        assert f"filter {name}: over the rows of" in plan
+    assert "filter behind: in the same tasks as" in plan
+    assert "filter mapped: in the same tasks as second" in plan
+
+
 @pytest.mark.slow
 def test_the_checks_of_a_job_compare_conditions_with_their_model() -> None:
     job = sk.Job("shop")

@@ -297,7 +297,8 @@ def minus(node: ExpressionNode) -> ExpressionNode:
     """Return the negative of an expression; of a number that is a constant, a constant."""
     if isinstance(node, LiteralNode) and type(node.value) in (int, float, decimal.Decimal):
         value = node.value
-        return LiteralNode(-value if value or isinstance(value, float) else value)
+        if type(value) is not int or value != -(2**63):  # it has no negative of 64 bits
+            return LiteralNode(-value if value or isinstance(value, float) else value)
     return UnaryNode("-", node)
 
 

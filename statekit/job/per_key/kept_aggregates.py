@@ -159,9 +159,13 @@ class KeptAggregates:
         self, made_of: AggregatedResult, fires: Callable[..., Iterator[list[Any]]] | None = None
     ) -> Traits:
         aggregates = self.aggregates
+        # Whoever emits at the end has noted it at each record.
+        emits = {"emit": "with records" if self.event_time is None else "final"}
         return Traits(
             combiner=self.combiner,
-            definition=lambda names: {name: of.text(names) for name, of in aggregates.items()},
+            definition=lambda names: (
+                emits | {name: of.text(names) for name, of in aggregates.items()}
+            ),
             takes_columns=True,  # so each batch has one row per key
             fires=fires,
             made_of=made_of,

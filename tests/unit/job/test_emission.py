@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
-from statekit.errors import StateTypeError
+from statekit.errors import StateSchemaError, StateTypeError
 from statekit.job.per_key import emission, ranked
 from statekit.state.single_row_states import ReducingState
 from statekit.testing import Harness, check
@@ -164,6 +164,25 @@ def test_a_run_without_a_drain_has_no_final_result_and_the_state_has_it() -> Non
     bids = [Bid("a", "x", 1, at(5)), Bid("a", "y", 2, at(3))]
     assert job.run({"bids": bids}, checkpoint=checkpoint, drain=False)["out"] == []
     assert job.run({"bids": bids}, checkpoint=checkpoint, drain=True)["out"] == [("a", 2)]
+
+
+@pytest.mark.parametrize("emits", [("change", "final"), ("final", "epoch")])
+def test_only_an_operator_without_state_begins_or_ceases_to_be_final(
+    emits: tuple[str, str],
+) -> None:
+    checkpoint = Repository.in_memory()
+    before, after = (aggregates(emit, ("bids",)) for emit in emits)
+    before.run({"bids": [Bid("a", "x", 1, at(5))]}, checkpoint=checkpoint, drain=False)
+    with pytest.raises(StateSchemaError, match="emit"):
+        after.run({"bids": []}, checkpoint=checkpoint)
+
+
+def test_other_results_may_be_emitted_from_a_start_on() -> None:
+    checkpoint, bids = Repository.in_memory(), [Bid("a", "x", 1, at(5))]
+    for emit, expected in (("epoch", [("a", 1)]), ("always", [("a", 2), ("a", 3)]), ("change", [])):
+        job = aggregates(emit, ("bids",))
+        assert job.run({"bids": bids}, checkpoint=checkpoint, drain=False)["out"] == expected
+        bids = [bids[0]] * 3
 
 
 def test_final_results_are_records_of_the_next_operator() -> None:

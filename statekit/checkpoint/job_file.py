@@ -242,11 +242,13 @@ class OperatorRecord(Record):
     broadcasts: tuple[StoredText, ...] = ()
 
     @property
-    def keeps_windows(self) -> bool:
-        """True if the operator has windows. They may be due without a timer, so the rows alone do
-        not contain the time.
+    def fires_without_timers(self) -> bool:
+        """True if rows may be due without a timer, so that the rows alone do not contain the time:
+        those of windows, of distinct records within an interval, and of final aggregates.
         """
-        return "window" in (self.definition or {})
+        definition = self.definition or {}
+        is_timed = "window" in definition or "within" in definition
+        return is_timed or definition.get("emit") == "final"
 
     @property
     def holds(self) -> tuple[str, ...]:

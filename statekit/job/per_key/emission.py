@@ -126,7 +126,10 @@ class AtEnd:
         return []
 
     def fire(self, due: Due, _: Context, *states: Any) -> Iterator[list[Any]]:
-        """Yield the results of all keys."""
+        """Yield the results of all keys that have not expired, if event time has ended."""
+        if due.now_us < END:  # a shard that was written anew looks at once
+            due.wakes_at(END)
+            return
         rows = [
             _numbered(number, of.rows_of_groups(due.groups)) for number, of in enumerate(states)
         ]
@@ -139,7 +142,9 @@ class AtEnd:
                 state.results(state.values_of_rows([of.get(number) for _, of in some]))
                 for number, state in enumerate(states)
             ]
-            yield self.results(*zip(*keys, strict=True), *values)
+            columns = [*zip(*keys, strict=True), *values]
+            is_kept = [any(of is not None for of in row) for row in zip(*values, strict=True)]
+            yield self.results(*(list(compress(column, is_kept)) for column in columns))
 
 
 def _numbered(number: int, rows: Rows) -> Iterator[tuple[bytes, int, bytes]]:

@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,6 +17,7 @@ import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StateSchemaError, StateTypeError
 from statekit.job.per_key import emission, ranked
+from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.state.single_row_states import ReducingState
 from statekit.testing import Harness, check
 from tests.support.instants import at
@@ -175,6 +177,27 @@ def test_only_an_operator_without_state_begins_or_ceases_to_be_final(
     before.run({"bids": [Bid("a", "x", 1, at(5))]}, checkpoint=checkpoint, drain=False)
     with pytest.raises(StateSchemaError, match="emit"):
         after.run({"bids": []}, checkpoint=checkpoint)
+
+
+def test_final_results_are_emitted_after_the_key_groups_have_changed(tmp_path: Path) -> None:
+    job, bids = aggregates("final", ("bids",)), [Bid("a", "x", 1, at(5)), Bid("b", "x", 1, at(5))]
+    job.run({"bids": bids}, checkpoint=tmp_path, drain=False)
+    rewrite_checkpoint(Repository(tmp_path), key_groups=64, parallelism=2)
+    assert job.run({"bids": bids}, checkpoint=tmp_path, drain=False)["out"] == []
+    bids = [*bids, Bid("b", "x", 1, at(9))]
+    found = job.run({"bids": bids}, checkpoint=tmp_path, drain=True).outputs["out"]
+    assert sorted(map(tuple, found)) == [("a", 1), ("b", 2)]
+
+
+def test_a_key_that_has_expired_has_no_final_result() -> None:
+    job = job_of(
+        lambda bids: bids.count(on="auction", emit="final", event_time="at", ttl=sk.TTL("1 hour"))
+    )
+    checkpoint, hour_us = Repository.in_memory(), 3_600_000_000
+    bids = [Bid("a", "x", 1, at(5)), Bid("b", "x", 1, at(5))]
+    job.run({"bids": bids[:1]}, checkpoint=checkpoint, drain=False, clock=lambda: hour_us)
+    found = job.run({"bids": bids}, checkpoint=checkpoint, drain=True, clock=lambda: 3 * hour_us)
+    assert found["out"] == [("b", 1)]
 
 
 def test_other_results_may_be_emitted_from_a_start_on() -> None:

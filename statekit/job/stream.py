@@ -16,6 +16,7 @@ from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
 from statekit.job.joins.join_declaration import How
 from statekit.job.joins.join_operator import JoinArguments, join_streams
+from statekit.job.joins.lookup_operator import LookupArguments, LookupHow, lookup_streams
 from statekit.job.per_key.aggregation import aggregation
 from statekit.job.per_key.distinct import distinct
 from statekit.job.per_key.ranked import ends, ranks
@@ -903,6 +904,88 @@ class Stream(Generic[T]):
         [Paid(order=1, cents=500, method='card')]
         """
         return join_streams(self, right, how, into, options)
+
+    @overload
+    def lookup(
+        self,
+        table: Stream[U],
+        *,
+        how: Literal["semi", "anti"],
+        into: None = None,
+        **options: Unpack[LookupArguments],
+    ) -> OperatorStream[T, T | U]: ...
+    @overload
+    def lookup(
+        self,
+        table: Stream[U],
+        *,
+        how: LookupHow = "left",
+        into: type[R],
+        **options: Unpack[LookupArguments],
+    ) -> OperatorStream[R, T | U]: ...
+    @overload
+    def lookup(
+        self,
+        table: Stream[U],
+        *,
+        how: LookupHow = "left",
+        into: Callable[..., R],
+        **options: Unpack[LookupArguments],
+    ) -> OperatorStream[R, T | U]: ...
+    @overload
+    def lookup(
+        self,
+        table: Stream[U],
+        *,
+        how: LookupHow = "left",
+        into: None = None,
+        **options: Unpack[LookupArguments],
+    ) -> OperatorStream[Any, T | U]: ...
+    def lookup(
+        self,
+        table: Stream[U],
+        *,
+        how: LookupHow = "left",
+        into: Any = None,
+        **options: Unpack[LookupArguments],
+    ) -> OperatorStream[Any, Any]:
+        """Look each record up in a table that another stream keeps.
+
+        The other stream replaces and deletes rows of the table. A record sees the row of its key
+        that is there when it arrives; with `as_of=True` the row of its own event time, whatever
+        arrives first.
+
+        Parameters:
+            table: the stream of the table's rows.
+            how: "left" for all records, with None in place of a row that is not there; "inner" for
+                those with a row; "semi" and "anti" for those with and without one, unchanged.
+            into: as for `join`.
+            options: see `LookupArguments`: `on`, `deletes`, `as_of`, `event_time`, `lateness`,
+                `fields`, `name`.
+
+        Raises:
+            StateTypeError: as for `join`.
+
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> class Order(NamedTuple):
+        ...     customer: int
+        ...     cents: int
+        >>> class Customer(NamedTuple):
+        ...     id: int
+        ...     city: str
+        >>> class Located(NamedTuple):
+        ...     cents: int
+        ...     city: str | None
+        >>> job = Job("shop")
+        >>> orders, customers = job.source("orders", Order), job.source("customers", Customer)
+        >>> located = orders.lookup(customers, on=("customer", "id"), into=Located)
+        >>> _ = located.sink("located")
+        >>> records = {"orders": [Order(1, 500), Order(2, 70)], "customers": [Customer(1, "Rome")]}
+        >>> sorted(job.run(records)["located"])
+        [Located(cents=70, city=None), Located(cents=500, city='Rome')]
+        """
+        return lookup_streams(self, table, how, into, options)
 
     def _records(self, stream: str, doing: str) -> Records:
         """Return the record type, or types, of a stream.

@@ -248,6 +248,10 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
             rows = scan(start, end)
             yield rows if type(rows) is list and len(rows) <= most else list(islice(rows, most))
 
+    def last_in(self, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """Return the last stored row between two row keys; None if there is none."""
+        return next(self._backend.scan(self._name, start, end, reverse=True), None)
+
     # ---------------------------------------------------------------------------------- row by row
 
     def _row_key(self, key: K) -> bytes:

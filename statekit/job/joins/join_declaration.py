@@ -74,11 +74,13 @@ class JoinDeclaration:
         into: the class of the results, a function that makes them, or None.
         fields: for fields of a result, the field that they get.
         has_windows: whether a result may have the start and end of a window.
+        deletes: a field of the right side that its rows have, too.
         name: of the operator.
 
     Attributes:
         key: the names of the key fields in rows.
         time: the name of the field with the event time in rows; None without event time.
+        deletes: the place of the field `deletes` in right rows.
 
     Raises:
         StateTypeError: an option is not valid; the message names it.
@@ -94,7 +96,8 @@ class JoinDeclaration:
         event_time: str | tuple[str, str] | None,
         into: Any,
         fields: Mapping[str, str] | None,
-        has_windows: bool,
+        has_windows: bool = False,
+        deletes: str | None = None,
         name: str,
     ) -> None:
         self._name = name
@@ -113,7 +116,8 @@ class JoinDeclaration:
         taken = {name for name, source in self._sources.items() if source.side != "key"}
         self.key = self._key_names(taken)
         self.time = None if self._times is None else _unlike(self._times[0], taken | {*self.key})
-        self.left, self.right = self._row("left"), self._row("right")
+        self.left, self.right = self._row("left"), self._row("right", deletes)
+        self.deletes = len(self.right.fields) - 1
 
     def error(self, reason: str) -> StateTypeError:
         """Return an error about the join."""
@@ -136,6 +140,10 @@ class JoinDeclaration:
                 place = list((self.left if side == "left" else self.right).fields).index(name)
             made.append(ResultField(name, side, place))
         return JoinResults(made, self.into if self.fn is None else None, self.fn, ends_of)
+
+    def shown_on(self) -> str:
+        """Return what is equal, as text."""
+        return " and ".join(f"{ours} = {theirs}" for ours, theirs in zip(*self.on, strict=True))
 
     # ------------------------------------------------------------------------------------ options
 
@@ -299,8 +307,12 @@ class JoinDeclaration:
         absent = {"left": ("right", "full"), "right": ("left", "full")}.get(source.side, ())
         return _OPTIONAL[source.annotation] if self.how in absent else source.annotation
 
-    def _row(self, side: Literal["left", "right"]) -> Row:
-        """Return the row of a side."""
+    def _row(self, side: Literal["left", "right"], and_also: str | None = None) -> Row:
+        """Return the row of a side.
+
+        Parameters:
+            and_also: one more field of the records, the last one of the row.
+        """
         number = 0 if side == "left" else 1
         results = (self._left, self._right)[number]
         fields: dict[str, KeyPart] = dict(zip(self.key, self.on[number], strict=True))
@@ -311,6 +323,9 @@ class JoinDeclaration:
         for name, source in self._sources.items():
             if source.side == side:
                 fields[name], types[name] = source.field, source.annotation
+        if and_also is not None:
+            last = _unlike(and_also, set(fields))
+            fields[last], types[last] = and_also, results.annotation(and_also)
         title = f"{side.title()}{results.record.name}"
         return Row(cast("Any", NamedTuple)(title, list(types.items())), fields)
 

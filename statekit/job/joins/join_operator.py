@@ -213,7 +213,7 @@ def _operator(
         "return": _ITERATOR[output],
     }
     interval = str(window) if window is not None else f"{reach.before}, {reach.after}"
-    definition = {"on": _text(declaration), "how": how, "within": interval}
+    definition = {"on": declaration.shown_on(), "how": how, "within": interval}
     traits = Traits(
         definition=lambda _: definition,
         takes_many=True,
@@ -226,8 +226,3 @@ def _operator(
     decorate = process(key=declaration.key, event_time=declaration.time, lateness=lateness)
     declared: Process[Any, ..., Any] = decorate(declare(join.join, name, hints))
     return declared.with_traits(traits)
-
-
-def _text(declaration: JoinDeclaration) -> str:
-    """Return the fields that are equal, as text."""
-    return " and ".join(f"{ours} = {theirs}" for ours, theirs in zip(*declaration.on, strict=True))

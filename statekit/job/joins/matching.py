@@ -94,6 +94,14 @@ class Matches:
         ends = np.searchsorted(places, rows.keys * ranks + highest)
         self.counts: Ints = np.maximum(ends - self._starts, 0)
 
+    @property
+    def last(self) -> Ints:
+        """For each row, the number of the last row of the other side that it matches; -1 for
+        none.
+        """
+        order = np.append(self._order, -1)
+        return order[np.where(self.counts > 0, self._starts + self.counts - 1, len(order) - 1)]
+
     def pairs(self, at_once: int = PAIRS_AT_ONCE) -> Iterator[tuple[Ints, Ints]]:
         """Yield the numbers of matched rows and, in parallel, of rows of the other side that they
         match.

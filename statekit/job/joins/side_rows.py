@@ -8,17 +8,17 @@ the rows in a range are neighbours.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, islice, repeat
-from operator import add
+from operator import add, ne, not_
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from statekit.codec.vectorized import sortable_ints
-from statekit.job.joins.matching import Ints, Points, Reach
+from statekit.job.joins.matching import Ints, Matches, Points, Reach
 from statekit.state.map_state import MapState
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
@@ -28,6 +28,8 @@ Row = tuple[bytes, bytes]
 
 Place = tuple[dt.datetime, int, int]
 """The point of a row, the epoch in which it came, and its number in that epoch."""
+
+_ALL_BEFORE = Reach(2 * MAX_MICROS, 0)
 
 _PLACE_BYTES = 24
 _BEHIND = b"\xff" * (_PLACE_BYTES - 7)  # sorts behind the rest of each place
@@ -175,14 +177,14 @@ class KeptSide:
         self._state = state
         self._prefixes = prefixes
 
-    def near(self, rows: NewRows, reach: Reach) -> Iterator[KeptRows]:
-        """Yield the kept rows that new rows of the other side may match, some keys at a time.
+    def near(self, points: Points, reach: Reach) -> Iterator[KeptRows]:
+        """Yield the kept rows that rows of the other side may match, some keys at a time.
 
         Parameters:
-            rows: of the other side.
+            points: of the other side's rows, in the order of their keys.
             reach: theirs.
         """
-        return self._blocks(*self._ranges(rows.points, reach))
+        return self._blocks(*self._ranges(points, reach))
 
     def _blocks(
         self, of_keys: Sequence[int], ranges: Sequence[tuple[bytes, bytes]]
@@ -277,6 +279,56 @@ class KeptSide:
         if self.side.shows_unmatched and unmatched.stored:
             yield unmatched
         self._state.remove_rows(block.stored)
+
+    def latest_at(self, points: Points) -> list[Any]:
+        """Return the latest row at or before each point; None if there is none.
+
+        Parameters:
+            points: the number of the key of each point, in order, and the point.
+        """
+        found: list[Any] = [None] * len(points.keys)
+        for block in self.near(points, _ALL_BEFORE):
+            first, end = np.searchsorted(points.keys, (block.first, block.end)).tolist()
+            if not block.is_whole:
+                for place in range(first, end):
+                    found[place] = self._last_at(block.first, int(points.points[place]))
+                continue
+            rows, some = self.rows(block.stored), points.part(first, end)
+            matches = Matches(some, block.points, _ALL_BEFORE)
+            for place, last in enumerate(matches.last.tolist(), first):
+                if last >= 0:
+                    found[place] = rows[last]
+        return found
+
+    def _last_at(self, key: int, point: int) -> Any:
+        """Return the latest row of a key at or before a point; None if there is none."""
+        prefix = self._prefixes[key]
+        (end,) = sortable_ints(_in_years(np.array([point])).tolist())
+        stored = self._state.last_in(prefix, prefix + end + _BEHIND)
+        return None if stored is None else self.rows([stored])[0]
+
+    def drop_replaced(self, last: int, is_deleted: Callable[[Any], bool]) -> None:
+        """Remove the rows of all keys up to a point, except the latest one of each key.
+
+        Parameters:
+            is_deleted: whether a row says that there is none. It is removed, too.
+        """
+        (end,) = sortable_ints(_in_years(np.array([last])).tolist())
+        ranges = [(prefix, prefix + end + _BEHIND) for prefix in self._prefixes]
+        for block in self._blocks(range(len(ranges)), ranges):
+            is_latest = list(map(ne, block.keys, [*block.keys[1:], -1]))
+            latest = block.chosen(is_latest)
+            if block.is_whole:
+                self._state.remove_rows(list(compress(block.stored, map(not_, is_latest))))
+            else:
+                rows = iter(self._state.stored_between(*ranges[block.first]))
+                before = next(rows)
+                while some := list(islice(rows, ROWS_AT_ONCE)):
+                    self._state.remove_rows([before, *some[:-1]])
+                    before = some[-1]
+                latest = KeptRows.of_key(block.first, [before])
+            gone = map(is_deleted, self.rows(latest.stored))
+            self._state.remove_rows(list(compress(latest.stored, gone)))
 
 
 def _in_years(points: Ints) -> Ints:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -52,7 +52,8 @@ class StreamJoin:
         self, records: KeyedRecords, ctx: Context[Any], left: _State, right: _State
     ) -> Iterator[list[Any]]:
         """Add new rows, and yield the results that follow at once."""
-        new, without_key = self._new_rows(records)
+        split = new_rows(records, self.left.row, self.points.of)
+        new, without_key = (split.left, split.right), (split.left_never, split.right_never)
         kept = [
             KeptSide(side, state, records.prefixes)
             for side, state in ((self.left, left), (self.right, right))
@@ -84,34 +85,6 @@ class StreamJoin:
                     left_rows, right_rows = (rows, None) if side is self.left else (None, rows)
                     yield self.results.of(left_rows, right_rows, block.points, at_key)
 
-    def _new_rows(
-        self, records: KeyedRecords
-    ) -> tuple[tuple[NewRows, NewRows], tuple[NewRows, NewRows]]:
-        """Return the new rows of each side, and those whose key has a part that is None.
-
-        A row is there once for each of its windows.
-        """
-        sizes = np.array(records.sizes, np.int64)
-        keys = np.repeat(np.arange(len(sizes)), sizes)
-        firsts = np.array(records.firsts, np.int64) - (np.cumsum(sizes) - sizes)
-        numbers = np.arange(len(keys)) + np.repeat(firsts, sizes)
-        times = np.array(records.times or [0] * len(keys), np.int64)
-        left = self.left.row
-        is_left = np.array([type(row) is left for row in records.records], np.bool_)
-        has_none = np.array([None in key_fields(key) for key in records.keys], np.bool_)[keys]
-
-        def rows_where(which: Any) -> NewRows:
-            some = np.flatnonzero(which)
-            points, place = self.points.of(times[some])
-            some = some[place]
-            rows = list(map(records.records.__getitem__, some.tolist()))
-            return NewRows.of(Points(keys[some], points), rows, numbers[some])
-
-        of_sides = (is_left, ~is_left)
-        new = tuple(rows_where(own & ~has_none) for own in of_sides)
-        never = tuple(rows_where(own & has_none) for own in of_sides)
-        return (new[0], new[1]), (never[0], never[1])
-
     def _keep(
         self, new: NewRows, kept: KeptSide, prefixes: Sequence[bytes], ctx: Context[Any]
     ) -> None:
@@ -137,6 +110,52 @@ class StreamJoin:
                 over_us = np.minimum(-(-over_us // step_us) * step_us, MAX_MICROS)
             keys = map(prefixes.__getitem__, new.points.keys.tolist())
             ctx.timers.set_all(keys, over_us.tolist(), TIMER)
+
+
+class SplitRows(NamedTuple):
+    """New rows by side.
+
+    Parameters:
+        left, right: the rows of each side.
+        left_never, right_never: those whose key has a part that is None, so that they never match.
+    """
+
+    left: NewRows
+    right: NewRows
+    left_never: NewRows
+    right_never: NewRows
+
+
+def new_rows(
+    records: KeyedRecords, left: type[Any], points_of: Callable[[Ints], tuple[Ints, Ints]]
+) -> SplitRows:
+    """Return the new rows of each side.
+
+    Parameters:
+        left: the class of left rows.
+        points_of: returns the points of rows by their times, and in parallel the place of the row.
+            A row may have several points.
+    """
+    sizes = np.array(records.sizes, np.int64)
+    keys = np.repeat(np.arange(len(sizes)), sizes)
+    firsts = np.array(records.firsts, np.int64) - (np.cumsum(sizes) - sizes)
+    numbers = np.arange(len(keys)) + np.repeat(firsts, sizes)
+    times = np.array(records.times or [0] * len(keys), np.int64)
+    is_left = np.array([type(row) is left for row in records.records], np.bool_)
+    has_none = np.array([None in key_fields(key) for key in records.keys], np.bool_)[keys]
+
+    def rows_where(which: Any) -> NewRows:
+        some = np.flatnonzero(which)
+        points, place = points_of(times[some])
+        some = some[place]
+        return NewRows.of(Points(keys[some], points), rows_at(records.records, some), numbers[some])
+
+    return SplitRows(
+        rows_where(is_left & ~has_none),
+        rows_where(~is_left & ~has_none),
+        rows_where(is_left & has_none),
+        rows_where(~is_left & has_none),
+    )
 
 
 class _Pass:
@@ -170,7 +189,7 @@ class _Pass:
         """Yield the results of all matches."""
         if not len(self._new.rows):
             return
-        for block in self._kept.near(self._new, self._reach):
+        for block in self._kept.near(self._new.points, self._reach):
             new, others = self._new.of_keys(block.first, block.end), self._others
             if others is not None:
                 others = others.of_keys(block.first, block.end)
@@ -224,18 +243,18 @@ class _Pass:
         hit = np.zeros(len(points.keys), np.bool_)
         if emits == "left" and self._is_left:
             some = np.flatnonzero(matches.counts)
-            yield self._made(_at(new.rows, some), None, new.points.at(some))
+            yield self._made(rows_at(new.rows, some), None, new.points.at(some))
         if self._is_left and emits != "pairs":
             return  # nothing is noted of rows of the right side
         for of_new, found in matches.pairs():
             if emits == "pairs":
-                ours, theirs = _at(new.rows, of_new), _at(rows, found)
+                ours, theirs = rows_at(new.rows, of_new), rows_at(rows, found)
                 left, right = (ours, theirs) if self._is_left else (theirs, ours)
                 yield self._made(left, right, new.points.at(of_new))
             elif emits == "left":
                 first = found[np.sort(np.unique(found, return_index=True)[1])]
                 first = first[~hit[first]]
-                yield self._made(_at(rows, first), None, points.at(first))
+                yield self._made(rows_at(rows, first), None, points.at(first))
             hit[found] = True
         self._note(block.stored, others, hit, count, at_once=at_once)
 
@@ -258,6 +277,6 @@ def _until(watermark_us: int, step_us: int) -> int:
     return watermark_us if watermark_us >= MAX_MICROS else watermark_us // step_us * step_us
 
 
-def _at(rows: Sequence[Any], places: Ints) -> list[Any]:
+def rows_at(rows: Sequence[Any], places: Ints) -> list[Any]:
     """Return the rows at some places."""
     return list(map(rows.__getitem__, places.tolist()))

@@ -11,6 +11,7 @@ from statekit.calls.service_call import ServiceCall
 from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.joins.join_operator import JoinedResult
+from statekit.job.joins.lookup_operator import LookedUp
 from statekit.job.per_key.distinct import DistinctRecords
 from statekit.job.plan import Operator, Transform
 from statekit.job.windows.aggregated_result import AggregatedResult
@@ -22,6 +23,7 @@ from statekit.testing.oracles.aggregate_model import AggregateModel
 from statekit.testing.oracles.call_model import CallModel
 from statekit.testing.oracles.distinct_model import DistinctModel
 from statekit.testing.oracles.join_model import JoinModel
+from statekit.testing.oracles.lookup_model import LookupModel
 from statekit.testing.oracles.store_model import StoreModel
 from statekit.testing.oracles.window_model import WindowModel
 from statekit.testing.process_model import KeyModel, ProcessModel
@@ -62,7 +64,7 @@ class OperatorModels:
         self._job = job
         self.functions: dict[str, ProcessModel] = {}
         self.others: dict[
-            str, WindowModel | AggregateModel | DistinctModel | CallModel | JoinModel
+            str, WindowModel | AggregateModel | DistinctModel | CallModel | JoinModel | LookupModel
         ] = {}
         for operator in job.operators:
             traits = operator.declared.traits
@@ -79,6 +81,8 @@ class OperatorModels:
                     self.others[operator.name] = CallModel(operator.declared)
                 case JoinedResult():
                     self.others[operator.name] = JoinModel(operator.declared)
+                case LookedUp():
+                    self.others[operator.name] = LookupModel(operator.declared)
                 case StoredOperations():
                     self.functions[operator.name] = ProcessModel(operator.declared, StoreModel)
                 case None if not traits.settles:  # else late by the watermark before
@@ -146,7 +150,7 @@ class OperatorModels:
     ) -> list[Any]:
         """Run an epoch of a model, and return the emitted records."""
         match self.others.get(operator.name):
-            case WindowModel() | JoinModel() as model:
+            case WindowModel() | JoinModel() | LookupModel() as model:
                 return model.run(records, watermark)
             case AggregateModel() as aggregates:
                 now_us, ends = datetime_to_micros(step.at), watermark == END

@@ -1138,7 +1138,5 @@ def test_an_error_of_a_result_names_the_key(window: Window) -> None:
     )
     harness = Harness(process_of(stream))
     harness.send(*(Event(key, at(1), value) for key, value in (("a", 1), ("b", 0), ("c", 2))))
-    with pytest.raises(
-        sk.ProcessError, match=r"at key 'b'.*ZeroDivisionError.*of many keys"
-    ):
+    with pytest.raises(sk.ProcessError, match=r"at key 'b'.*ZeroDivisionError.*of many keys"):
         harness.advance_watermark(at(100))

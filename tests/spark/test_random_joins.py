@@ -1,0 +1,47 @@
+"""Random joins on Spark have the results of DuckDB over all records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import statekit as sk
+from tests.support.effort import SOAK
+from tests.support.random_joins import Left, RandomJoin, Right, counted
+from tests.support.spark_runs import Runs
+
+SEEDS = range(40) if SOAK else (4, 7)
+
+_INSTANT = pa.timestamp("us", "UTC")
+_SCHEMAS = {
+    "left": pa.schema({"key": pa.int64(), "number": pa.int64(), "at": _INSTANT}),
+    "right": pa.schema({"ref": pa.int64(), "number": pa.int64(), "seen": _INSTANT}),
+}
+
+
+def _table(side: str, records: list[Any]) -> pa.Table:
+    cls: Any = Left if side == "left" else Right
+    rows = [dict(zip(cls._fields, record, strict=True)) for record in records]
+    return pa.Table.from_pylist(rows, _SCHEMAS[side])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_join_on_spark_has_the_results_of_duckdb(runs: Runs, seed: int) -> None:
+    join = RandomJoin(seed)
+    epochs = list(zip(join.left, join.right, strict=True))
+    for number, (left, right) in enumerate(epochs):
+        given = {"left": _table("left", left), "right": _table("right", right)}
+        runs.start(
+            join.job(),
+            {side: runs.spark.createDataFrame(table) for side, table in given.items()},
+            outputs={"out": sk.sinks.parquet(runs.home / "out")},
+            parallelism=1 + (seed + number) % 3,
+            drain=number == len(epochs) - 1,
+        ).await_termination()
+    found = [tuple(row.values()) for row in runs.parquet("out")]
+    expected: Counter[Any] = join.expected()
+    assert counted(found) == expected, join.options

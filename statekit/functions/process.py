@@ -109,6 +109,8 @@ class Traits:
         takes_parts: the records of a key may arrive in parts, if it takes all of them at once.
         timers_join: timers that are set or deleted while others fire take effect at once.
         outputs_at_once: how many outputs are gathered in Python before they become columns.
+        holds_back_us: how far the event time of its results may lie before its watermark. The next
+            operator waits so much longer.
         settles: an epoch without records follows when event time has advanced and the input ends.
         earliest_us: shards see this watermark in place of an earlier one or none.
         dropped_states: states that are dropped if the checkpoint has them and the function does not
@@ -131,6 +133,7 @@ class Traits:
     takes_parts: bool = False
     timers_join: bool = True
     outputs_at_once: int = 10_000
+    holds_back_us: int = 0
     settles: bool = False
     earliest_us: int = BEGINNING
     dropped_states: frozenset[str] = frozenset()

@@ -158,6 +158,8 @@ def _calls(operator: Operator, *, is_shuffled: bool) -> str:
             how = "added to windows and fired" if is_window else "kept"
             return f"{text}, {how} for many keys at a time"
         return f"{text}, added to windows for each key and interval"
+    if declared.traits.takes_many:
+        return "the records of many keys at a time are joined in columns"
     if declared.traits.takes_parts:
         return "called with the records of a key together"
     if declared.takes_runs:

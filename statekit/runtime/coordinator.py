@@ -331,6 +331,8 @@ class Coordinator:
             return min(self._event_time_of(name, read, drain=drain) for name in above.inputs)
         if above is not None:
             reached = self._watermark(above.name)
+            if reached not in (None, BEGINNING, END):
+                reached = max(reached - above.declared.traits.holds_back_us, BEGINNING)
         else:
             reached = END if drain and self._may_end(stream) else read
         return BEGINNING if reached is None else reached

@@ -7,7 +7,9 @@ that a result needs. So nothing else is shuffled or kept.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import keyword
+import typing
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Optional, cast
 
@@ -17,6 +19,7 @@ from statekit.expressions.compiled import compiled
 from statekit.expressions.expression import Expression
 from statekit.functions.projection import WHOLE
 from statekit.functions.signature import hints_of
+from statekit.functions.state_parameters import annotation_text
 from statekit.job.joins.join_results import From, JoinResults, ResultField, window_fields
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords
@@ -111,11 +114,14 @@ class JoinDeclaration:
         self.on = self._checked_on(on)
         self._times = self._checked_times(event_time)
         self.into, self.fn = self._output(into)
+        if fields is not None and not isinstance(fields, Mapping):
+            raise self.error(
+                f"fields={shown(fields)}: give a mapping, from fields of a result to what they get"
+            )
         self._sources = self._chosen(fields or {})
         self._check_has_no_right()
-        taken = {name for name, source in self._sources.items() if source.side != "key"}
-        self.key = self._key_names(taken)
-        self.time = None if self._times is None else _unlike(self._times[0], taken | {*self.key})
+        self.key = self._key_names()
+        self.time = None if self._times is None else _column(self._times[0], {*self.key})
         self.left, self.right = self._row("left"), self._row("right", deletes)
         self.deletes = len(self.right.fields) - 1
 
@@ -137,7 +143,8 @@ class JoinDeclaration:
             elif side in ("start", "end"):
                 place = 0
             else:
-                place = list((self.left if side == "left" else self.right).fields).index(name)
+                row = self.left if side == "left" else self.right
+                place = _place_in(row.fields, source.field) or 0
             made.append(ResultField(name, side, place))
         return JoinResults(made, self.into if self.fn is None else None, self.fn, ends_of)
 
@@ -158,6 +165,8 @@ class JoinDeclaration:
                 )
             sides = on
         single = (str, Expression)
+        if not all(isinstance(of, (*single, list, tuple)) for of in sides):
+            raise self.error(f"on={shown(on)}: give the name of a field, or a list of names")
         left, right = ((of,) if isinstance(of, single) else tuple(of) for of in sides)
         if not left or len(left) != len(right):
             raise self.error(f"on={shown(on)}: give as many fields of one side as of the other")
@@ -199,21 +208,27 @@ class JoinDeclaration:
             return self._left.record.cls, _itself
         if into is None or isinstance(into, type):
             return into, None
-        if not callable(into):
+        if not inspect.isfunction(into):
             raise self.error(
                 f"into={shown(into)}: give a record class, or a function of two records"
             )
-        hints = hints_of(into)
-        if hints.get("return") in (None, type(None)):
+        returned = hints_of(into).get("return")
+        if returned in (None, type(None)):
             raise self.error(
                 f"into={into.__name__}: the type of its results is not known: annotate what the "
                 "function returns"
             )
+        if typing.get_origin(returned) in (Iterator, Iterable, Generator):
+            raise self.error(
+                f"into={into.__name__}: it returns {annotation_text(returned)}, and a pair has one "
+                "result: return a list, and use flat_map after the join"
+            )
         taken = 1 if self.how in ("semi", "anti") else 2
-        if len(inspect.signature(into).parameters) != taken:
+        parameters = inspect.signature(into).parameters.values()
+        if sum(one.default is one.empty for one in parameters) != taken:
             which = "the record of the left side" if taken == 1 else "the records of both sides"
             raise self.error(f"into={into.__name__}: the function must take {which}")
-        return hints["return"], into
+        return returned, into
 
     # ------------------------------------------------------------------------------------- fields
 
@@ -271,10 +286,14 @@ class JoinDeclaration:
         """Return the source of a field of a result.
 
         Parameters:
-            given: the name of a field, with "left." or "right." before it if both have it.
+            given: the name of a field, with "left.", "right." or "window." before it if several
+                have it.
         """
         side, _, field = given.rpartition(".")
         left, right = self._left.record.fields or {}, self._right.record.fields or {}
+        of_window = window_fields(has_windows=self._has_windows)
+        if side == "window" and field in of_window:
+            return FieldOrigin(field, field, of_window[field])  # type: ignore[arg-type]
         if side in ("left", "right"):
             own = self._left if side == "left" else self._right
             if field == WHOLE:
@@ -283,6 +302,11 @@ class JoinDeclaration:
         if (place := self._shared(given)) is not None:
             of_how = {"right": self._right.annotation(given), "full": self._key_annotation(place)}
             return FieldOrigin("key", given, of_how.get(self.how, self._left.annotation(given)))
+        if given in of_window and given in {**left, **right}:
+            raise self.error(
+                f"{given!r} is a field of a side and of the window: say which one with "
+                f"fields={{{name!r}: 'window.{given}'}}, or 'left.{given}', or 'right.{given}'"
+            )
         if given in left and given in right:
             raise self.error(
                 f"{given!r} is a field of {self._left.record.name} and of "
@@ -293,7 +317,7 @@ class JoinDeclaration:
             return FieldOrigin("left", given, self._left.annotation(given))
         if given in right:
             return FieldOrigin("right", given, self._right.annotation(given))
-        if given in (of_window := window_fields(has_windows=self._has_windows)):
+        if given in of_window:
             return FieldOrigin(given, given, of_window[given])  # type: ignore[arg-type]
         raise self.error(
             f"there is nothing for the field {name!r} of a result: neither "
@@ -320,11 +344,12 @@ class JoinDeclaration:
         if self._times is not None and self.time is not None:
             fields[self.time] = self._times[number]
             types[self.time] = results.annotation(self._times[number])
-        for name, source in self._sources.items():
-            if source.side == side:
+        for source in self._sources.values():
+            if source.side == side and _place_in(fields, source.field) is None:
+                name = _column("record" if source.field == WHOLE else source.field, set(fields))
                 fields[name], types[name] = source.field, source.annotation
         if and_also is not None:
-            last = _unlike(and_also, set(fields))
+            last = _column(and_also, set(fields))
             fields[last], types[last] = and_also, results.annotation(and_also)
         title = f"{side.title()}{results.record.name}"
         return Row(cast("Any", NamedTuple)(title, list(types.items())), fields)
@@ -336,12 +361,12 @@ class JoinDeclaration:
                 return place
         return None
 
-    def _key_names(self, taken: set[str]) -> tuple[str, ...]:
+    def _key_names(self) -> tuple[str, ...]:
         """Return the names of the key fields in rows: those of the left side, where it has one."""
         names = list[str]()
         for parts in zip(*self.on, strict=True):
             name = next((part for part in parts if isinstance(part, str)), "key")
-            names.append(_unlike(name, taken | set(names)))
+            names.append(_column(name, set(names)))
         return tuple(names)
 
     def _key_annotation(self, place: int) -> Any:
@@ -356,12 +381,20 @@ def stored_class(row: Row, *, notes_matches: bool) -> type[Any]:
     if not notes_matches:
         return row.cls
     types = dict(row.cls.__annotations__)
-    types[_unlike("matched", set(types))] = bool
+    types[_column("matched", set(types))] = bool
     return cast("Any", NamedTuple)(row.cls.__name__, list(types.items()))  # type: ignore[no-any-return]
 
 
-def _unlike(name: str, taken: set[str]) -> str:
-    """Return a name that is not taken."""
+def _place_in(fields: Mapping[str, KeyPart], source: str) -> int | None:
+    """Return the place of the field of a row that is copied from a field; None if none is."""
+    places = enumerate(fields.values())
+    return next((n for n, of in places if isinstance(of, str) and of == source), None)
+
+
+def _column(name: str, taken: set[str]) -> str:
+    """Return a name for a field of a row that is not taken, and that a NamedTuple may have."""
+    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        name = "field_" + "".join(c if c.isalnum() else "_" for c in name).strip("_")
     while name in taken:
         name += "_"
     return name

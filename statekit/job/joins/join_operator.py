@@ -132,6 +132,10 @@ def _points(
     if within is not None and window is not None:
         raise declaration.error("give within= or window=, not both")
     if within is None and window is None:
+        if declaration.time is not None:
+            raise declaration.error(
+                "event_time= is for within= or window=; a join without an end has no late records"
+            )
         return OnePoint(), _EVERYWHERE
     if declaration.time is None:
         raise declaration.error(
@@ -140,7 +144,7 @@ def _points(
         )
     if window is None:
         reach = _reach(declaration, within)
-        return EventTimes(reach.before + reach.after), reach
+        return EventTimes(reach), reach
     if isinstance(window, Sliding):
         size, every, offset = map(timedelta_to_micros, (window.size, window.every, window.offset))
         return WindowStarts(size, every, offset), _HERE
@@ -154,21 +158,25 @@ def _points(
 
 def _reach(declaration: JoinDeclaration, within: Any) -> Reach:
     """Return the range of an interval that a user gave."""
-    before, after = within if isinstance(within, tuple) else (within, within)
-    reach = Reach(
-        *(
-            timedelta_to_micros(of)
-            if isinstance(of, dt.timedelta)
-            else duration_to_micros(of, "within")
-            for of in (before, after)
+    given = within if isinstance(within, tuple) else (within, within)
+    if len(given) != 2:
+        raise declaration.error(
+            f"within={shown(within)}: give a duration, or a pair: how far before and how far after"
         )
-    )
+    reach = Reach(*map(_signed_micros, given))
     if reach.before + reach.after < 0:
         raise declaration.error(
             f"within={shown(within)}: the interval ends before it begins: give (before, after) "
             "whose sum is not negative"
         )
     return reach
+
+
+def _signed_micros(duration: Any) -> int:
+    """Return a duration in microseconds. A timedelta may be negative."""
+    if isinstance(duration, dt.timedelta) and duration < _ZERO:
+        return -duration_to_micros(-duration, "within")
+    return duration_to_micros(duration, "within")
 
 
 def _check_how(declaration: JoinDeclaration, points: JoinPoints) -> None:
@@ -218,6 +226,7 @@ def _operator(
         definition=lambda _: definition,
         takes_many=True,
         has_timers=points.ends,
+        holds_back_us=points.span_us,
         fires=join.fire if points.ends else None,
         made_of=JoinedResult(
             how, declaration.left.cls, declaration.right.cls, reach, window, results

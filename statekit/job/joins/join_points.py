@@ -46,6 +46,10 @@ class JoinPoints(Protocol):
         """Return the last point whose rows can get no more matches at a watermark."""
 
     @property
+    def span_us(self) -> int:
+        """How far the time of a row may lie before a watermark at which it is emitted."""
+
+    @property
     def step_us(self) -> int:
         """The distance of the watermarks at which rows are removed that nobody waits for."""
 
@@ -55,11 +59,15 @@ class EventTimes:
     """The points of a join by intervals: event times.
 
     Parameters:
-        width: of the intervals, in microseconds.
+        reach: where left rows match points of the right side.
     """
 
-    width: int
+    reach: Reach
     ends: bool = True
+
+    @property
+    def span_us(self) -> int:
+        return max(*self.reach, 0)
 
     def of(self, times: Ints) -> tuple[Ints, Ints]:
         return times, np.arange(len(times))
@@ -72,7 +80,7 @@ class EventTimes:
 
     @property
     def step_us(self) -> int:
-        return max(self.width // _STEPS, _STEP_MIN_US)
+        return max(sum(self.reach) // _STEPS, _STEP_MIN_US)
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,10 @@ class WindowStarts:
     offset: int
     ends: bool = True
     step_us: int = 1
+
+    @property
+    def span_us(self) -> int:
+        return self.size
 
     def of(self, times: Ints) -> tuple[Ints, Ints]:
         latest = self._floor(times)
@@ -134,6 +146,10 @@ class CalendarStarts:
     ends: bool = True
     step_us: int = 1
 
+    @property
+    def span_us(self) -> int:
+        return self.grid.longest_us
+
     def of(self, times: Ints) -> tuple[Ints, Ints]:
         return self.grid.bounds_of(times)[0], np.arange(len(times))
 
@@ -159,6 +175,7 @@ class OnePoint:
 
     ends: bool = False
     step_us: int = 1
+    span_us: int = 0
 
     def of(self, times: Ints) -> tuple[Ints, Ints]:
         return np.zeros(len(times), np.int64), np.arange(len(times))

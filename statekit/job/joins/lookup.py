@@ -18,7 +18,7 @@ from statekit.functions.context import Context, Due
 from statekit.job.joins.join_results import JoinResults
 from statekit.job.joins.matching import Points, Reach
 from statekit.job.joins.side_rows import KeptRows, KeptSide, NewRows, Side
-from statekit.job.joins.stream_join import new_rows, rows_at
+from statekit.job.joins.stream_join import new_rows, rows_at, set_timers
 from statekit.keygroup import GROUP_BYTES
 from statekit.records.keyed_batch import KeyedRecords
 from statekit.state.map_state import MapState
@@ -137,10 +137,11 @@ class LookupByTime(Lookup):
         for side, rows in zip(kept, (split.right, split.left), strict=True):
             side.keep(rows, ctx.epoch)
         kept[1].keep(split.left_never, ctx.epoch)
+        timers = []
         for rows, step_us in ((split.right, _STEP_US), (split.left, 1), (split.left_never, 1)):
             at_us = np.minimum(-(-rows.points.points // step_us) * step_us, MAX_MICROS)
-            keys = map(records.prefixes.__getitem__, rows.points.keys.tolist())
-            ctx.timers.set_all(keys, at_us.tolist(), TIMER)
+            timers.append((rows.points.keys, at_us))
+        set_timers(ctx, records.prefixes, timers, TIMER)
         yield from ()
 
     def fire(

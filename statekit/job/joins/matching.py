@@ -16,6 +16,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 PAIRS_AT_ONCE = 32_768
+"""At most so many pairs are in memory at a time."""
 
 
 class Points(NamedTuple):
@@ -102,21 +103,18 @@ class Matches:
         order = np.append(self._order, -1)
         return order[np.where(self.counts > 0, self._starts + self.counts - 1, len(order) - 1)]
 
-    def pairs(self, at_once: int = PAIRS_AT_ONCE) -> Iterator[tuple[Ints, Ints]]:
+    def pairs(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield the numbers of matched rows and, in parallel, of rows of the other side that they
         match.
 
         Pairs are in the order of the rows. The matches of a row are in the order of their points,
         then of the other side's rows.
-
-        Parameters:
-            at_once: at most so many pairs are in memory at a time.
         """
         ends = np.cumsum(self.counts)
         total = int(ends[-1]) if len(ends) else 0
         firsts = self._starts - (ends - self.counts)  # of a row's matches, less the pairs before
-        for start in range(0, total, at_once):
-            places = np.arange(start, min(start + at_once, total))
+        for start in range(0, total, PAIRS_AT_ONCE):
+            places = np.arange(start, min(start + PAIRS_AT_ONCE, total))
             rows = np.searchsorted(ends, places, "right")
             yield rows, self._order[firsts[rows] + places]
 

@@ -64,10 +64,13 @@ class StreamJoin:
 
         yield from _Pass(self, new[0], kept[1], None, at_key).results()
         yield from _Pass(self, new[1], kept[0], new[0], at_key).results()
+        timers: list[tuple[Ints, Ints]] = []
         for of_side, never, rows in zip(kept, without_key, new, strict=True):
-            self._keep(rows, of_side, records.prefixes, ctx)
+            timers.append(self._keep(rows, of_side, ctx))
             if of_side.side.shows_unmatched:
-                self._keep(never, of_side, records.prefixes, ctx)
+                timers.append(self._keep(never, of_side, ctx))
+        if self.points.ends:
+            set_timers(ctx, records.prefixes, timers, TIMER)
 
     def fire(self, due: Due, ctx: Context[Any], left: _State, right: _State) -> Iterator[list[Any]]:
         """Remove rows that can get no more matches, and yield results for those without any."""
@@ -85,10 +88,10 @@ class StreamJoin:
                     left_rows, right_rows = (rows, None) if side is self.left else (None, rows)
                     yield self.results.of(left_rows, right_rows, block.points, at_key)
 
-    def _keep(
-        self, new: NewRows, kept: KeptSide, prefixes: Sequence[bytes], ctx: Context[Any]
-    ) -> None:
-        """Keep new rows until no match can follow."""
+    def _keep(self, new: NewRows, kept: KeptSide, ctx: Context[Any]) -> tuple[Ints, Ints]:
+        """Keep new rows until no match can follow. Return the keys and the times of their timers,
+        in microseconds.
+        """
         side = kept.side
         over_us = self.points.over_at(side.reach, new.points.points)
         which = np.ones(len(new.rows), np.bool_)
@@ -99,17 +102,27 @@ class StreamJoin:
         if side.ends_at_match:
             which &= ~new.is_matched
         some = np.flatnonzero(which)
-        if not len(some):
-            return
-        if len(some) < len(which):
-            new, over_us = new.chosen(some), over_us[some]
+        new, over_us = new.chosen(some), over_us[some]
         kept.keep(new, ctx.epoch)
-        if self.points.ends:
-            if not side.shows_unmatched:  # fewer timers, a little later
-                step_us = self.points.step_us
-                over_us = np.minimum(-(-over_us // step_us) * step_us, MAX_MICROS)
-            keys = map(prefixes.__getitem__, new.points.keys.tolist())
-            ctx.timers.set_all(keys, over_us.tolist(), TIMER)
+        if not side.shows_unmatched:  # fewer timers, a little later
+            step_us = self.points.step_us
+            over_us = np.minimum(-(-over_us // step_us) * step_us, MAX_MICROS)
+        return new.points.keys, over_us
+
+
+def set_timers(
+    ctx: Context[Any], prefixes: Sequence[bytes], timers: Sequence[tuple[Ints, Ints]], name: str
+) -> None:
+    """Set the timers of all new rows at once: a timer that is set twice is one timer.
+
+    Parameters:
+        prefixes: of the keys.
+        timers: the numbers of keys, and the time of a timer for each, in microseconds.
+        name: of the timers.
+    """
+    keys, at_us = (np.concatenate(of).tolist() for of in zip(*timers, strict=True))
+    if keys:
+        ctx.timers.set_all(map(prefixes.__getitem__, keys), at_us, name)
 
 
 class SplitRows(NamedTuple):
@@ -210,7 +223,10 @@ class _Pass:
         point = int(new.points.points[0])
         reach = self._reach
         rows = self._kept.between(key, point - reach.before, point + reach.after)
+        is_once = self._is_left and self._join.emits != "pairs"
         while some := list(islice(rows, ROWS_AT_ONCE)):
+            if is_once and new.is_matched.any():
+                return
             block, before = KeptRows.of_key(key, some), None
             if others is not None:
                 last = block.points.points[-1]
@@ -236,13 +252,14 @@ class _Pass:
         if not len(points.keys):
             return
         matches = Matches(new.points, points, self._reach)
+        had_match = new.is_matched
         new.note_matched(matches.counts > 0)
         emits, rows = self._join.emits, list[Any]()
         if emits == "pairs" or not self._is_left:
             rows = [*self._kept.rows(block.stored), *(() if others is None else others.rows)]
         hit = np.zeros(len(points.keys), np.bool_)
         if emits == "left" and self._is_left:
-            some = np.flatnonzero(matches.counts)
+            some = np.flatnonzero((matches.counts > 0) & ~had_match)
             yield self._made(rows_at(new.rows, some), None, new.points.at(some))
         if self._is_left and emits != "pairs":
             return  # nothing is noted of rows of the right side

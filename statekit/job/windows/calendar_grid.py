@@ -67,6 +67,11 @@ class CalendarGrid:
         """The length of a window without clock changes; about that of months."""
         return self.size_us or 30 * DAY_US * self.months
 
+    @property
+    def longest_us(self) -> int:
+        """At least the length of the longest window. A clock is never set by more than a day."""
+        return self.size_us + 31 * DAY_US * self.months + DAY_US
+
     def bounds(self, at_us: int) -> tuple[int, int]:
         """Return the start and the end of the window that contains an instant.
 

@@ -293,7 +293,10 @@ class WatermarkModel:
             has_ended = origin == late_for or self._before.get(late_for) == END
             return END if drains and has_ended else self._largest.get(place, BEGINNING)
         if above.declared.event_time is not None:
-            return self._before[above.name]
+            reached = self._before[above.name]
+            if reached in (BEGINNING, END):
+                return reached
+            return max(reached - above.declared.traits.holds_back_us, BEGINNING)
         origins = map(self._job.origin_of, above.inputs)
         return min(self._time_at(each, place, drains=drains) for each in origins)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
 import statekit as sk
+from statekit.checkpoint.repository import Repository
+from statekit.maintenance.verify.verify import verify
 from statekit.testing import JobHarness, check
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -34,6 +38,12 @@ class Paid(NamedTuple):
 
 class Seen(NamedTuple):
     cents: int | None
+    method: str | None
+
+
+class Timed(NamedTuple):
+    order: int | None
+    at: dt.datetime
     method: str | None
 
 
@@ -162,6 +172,30 @@ def test_state_ends_with_time_and_leaves_no_timer() -> None:
     for minute in range(20):
         assert harness.state("j", "left", minute) == harness.state("j", "right", minute) == {}
         assert harness.timers("j", minute) == []
+
+
+def test_the_next_operator_waits_for_rows_that_come_late_out_of_a_join() -> None:
+    """One record per epoch: unmatched rows are emitted an hour of event time later."""
+    job = sk.Job("shop")
+    orders, payments = job.source("orders", Order), job.source("payments", Payment)
+    both = orders.join(
+        payments, on="order", how="left", within="1 hour", event_time=("at", "paid"), into=Timed
+    )
+    hours = both.window(sk.tumbling("1 hour"), key="order", event_time="at").count()
+    hours.sink("out")
+    hours.late.sink("late")
+    records = [Order(n % 3, n, at(10 * n)) for n in range(40)]
+    run = job.run({"orders": records, "payments": []}, epoch_size=1, drain=True)
+    found: Any = run["out"]
+    assert (sum(hour.count for hour in found), run["late"]) == (40, [])
+
+
+def test_a_timer_that_both_sides_set_is_counted_once(tmp_path: Any) -> None:
+    job = joined(within="1 hour", how="full", into=Seen)
+    records: Any = {"orders": [Order(1, 1, NOON)], "payments": [Payment(1, "card", NOON)]}
+    job.run(records, checkpoint=tmp_path / "c", drain=False)
+    found = verify(Repository(tmp_path / "c"))
+    assert found.is_intact, found
 
 
 # ---------------------------------------------------------------------------------------- windows
@@ -311,6 +345,11 @@ def test_a_key_may_be_an_expression() -> None:
         ({"into": lambda order, payment: 1}, "the type of its results is not known"),
         ({"into": 5}, "into=5: give a record class, or a function of two records"),
         ({"until": 5}, "has no option until: it has how, into, on, within"),
+        ({"within": ("1 h",) * 3}, "give a duration, or a pair: how far before and how far after"),
+        ({"within": dt.timedelta.max}, "give a duration from 0 to 9998 years"),
+        ({"fields": ["cents"]}, r"fields=\['cents'\]: give a mapping"),
+        ({"into": partial(max, 1)}, "give a record class, or a function of two records"),
+        ({"event_time": ("at", "paid")}, "event_time= is for within= or window="),
     ],
 )
 def test_a_wrong_option_is_refused_when_it_is_declared(
@@ -318,6 +357,63 @@ def test_a_wrong_option_is_refused_when_it_is_declared(
 ) -> None:
     with pytest.raises(sk.StateTypeError, match=message):
         joined(**options)
+
+
+def test_a_function_that_yields_results_is_refused() -> None:
+    def some(order: Order, payment: Payment) -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(sk.StateTypeError, match="a pair has one result: return a list, and use"):
+        joined(into=some)
+
+
+def test_a_field_of_a_side_that_is_called_as_one_of_the_window_has_to_be_chosen() -> None:
+    class Shift(NamedTuple):
+        order: int
+        start: int
+        at: dt.datetime
+
+    job = sk.Job("shop")
+    shifts, payments = job.source("shifts", Shift), job.source("payments", Payment)
+    options: Any = {"on": "order", "window": sk.tumbling("1 hour"), "event_time": ("at", "paid")}
+    with pytest.raises(sk.StateTypeError, match="'start' is a field of a side and of the window"):
+        shifts.join(payments, **options, fields={"start": "start"})
+    both = {"shift": "left.start", "hour": "window.start"}
+    shifts.join(payments, **options, fields=both).sink("out")
+    records: dict[str, list[Any]] = {
+        "shifts": [Shift(1, 42, at(5))],
+        "payments": [Payment(1, "card", at(6))],
+    }
+    found: Any = job.run(records)["out"]
+    assert [tuple(each) for each in found] == [(42, NOON)]
+
+
+def test_fields_may_have_names_that_a_namedtuple_refuses() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Private:
+        _order: int
+        _cents: int
+
+    job = sk.Job("shop")
+    private, payments = job.source("private", Private), job.source("payments", Payment)
+    private.join(
+        payments, on=("_order", "order"), fields={"cents": "_cents", "method": "method"}
+    ).sink("out")
+    records: dict[str, list[Any]] = {
+        "private": [Private(1, 5)],
+        "payments": [Payment(1, "card", NOON)],
+    }
+    found: Any = job.run(records)["out"]
+    assert [tuple(each) for each in found] == [(5, "card")]
+
+
+def test_a_result_may_be_renamed_between_runs(tmp_path: Any) -> None:
+    order, payment = Order(1, 5, NOON), Payment(1, "card", NOON)
+    for number, name in enumerate(("cents", "price")):
+        job = joined(fields={name: "cents", "method": "method"})
+        records: dict[str, list[Any]] = {"orders": [order], "payments": [payment][:number]}
+        found: Any = job.run(records, checkpoint=tmp_path / "c", drain=False)["out"]
+    assert [tuple(each) for each in found] == [(5, "card")]
 
 
 def test_keys_of_different_types_and_fields_of_both_sides_are_refused() -> None:

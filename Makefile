@@ -87,7 +87,7 @@ check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/unit/test_layers.py
+	$(BIN)/python -m pytest -q --whole tests/unit/test_layers.py
 
 bench: $(DEV) java
 	$(BIN)/python -m tests.bench --into docs/benchmarks --readme README.md

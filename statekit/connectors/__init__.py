@@ -1,4 +1,4 @@
 """Connections to systems outside, each shared by a source and a sink.
 
-May import `records` and what it may import.
+May import `records` and whatever that may import.
 """

@@ -21,8 +21,6 @@ from statekit.timestamp import MAX_MICROS, MIN_MICROS
 Values = Any
 """An Arrow array, or a scalar for the same value in all rows."""
 
-_FALSE = pa.scalar(False)
-
 
 class BatchFailure(Exception):  # noqa: N818 - never leaves this package
     """A row of a batch fails, maybe in a branch that it does not need."""
@@ -100,7 +98,7 @@ def _less_equal_floats(typed: Typed, left: Values, right: Values) -> Values:
 def _distinct(typed: Typed, left: Values, right: Values) -> Values:
     equal = _equal_floats if typed.kind == "float" else _plain(pc.equal)
     both_null = pc.and_(pc.is_null(left), pc.is_null(right))
-    is_equal = pc.coalesce(equal(typed, left, right), _FALSE)
+    is_equal = pc.coalesce(equal(typed, left, right), False)
     return pc.invert(pc.or_(both_null, is_equal))
 
 
@@ -117,7 +115,7 @@ def _like(typed: Typed, operand: Values) -> Values:
 def _case(typed: Typed, *operands: Values) -> Values:
     *branches, value = operands
     for place in range(len(branches) - 2, -1, -2):
-        condition = pc.coalesce(branches[place], _FALSE)
+        condition = pc.coalesce(branches[place], False)
         value = pc.if_else(condition, branches[place + 1], value)
     return value
 

@@ -2,5 +2,5 @@
 
 `process` is the decorator, `signature` reads the parameters, `context` is what a function knows
 about its epoch. `stateless` are functions without state, as of `map`. May import `state`,
-`expressions`, `records` and whatever those may import.
+`calls`, `expressions`, `records` and whatever those may import.
 """

@@ -14,9 +14,9 @@ from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
-from statekit.job.joins.join_declaration import How
-from statekit.job.joins.join_operator import JoinArguments, join_streams
-from statekit.job.joins.lookup_operator import LookupArguments, LookupHow, lookup_streams
+from statekit.job.joins.join_declaration import DeclaredJoin, How
+from statekit.job.joins.join_operator import JoinArguments, declared_join
+from statekit.job.joins.lookup_operator import LookupArguments, LookupHow, declared_lookup
 from statekit.job.per_key.aggregation import aggregation
 from statekit.job.per_key.distinct import distinct
 from statekit.job.per_key.ranked import ends, ranks
@@ -903,7 +903,10 @@ class Stream(Generic[T]):
         >>> run["paid"]
         [Paid(order=1, cents=500, method='card')]
         """
-        return join_streams(self, right, how, into, options)
+        records = self.single_type("join"), right.single_type("join")
+        made = declared_join(records, (self.name, right.name), how, into, options)
+        left_rows, right_rows = self._rows_of(made, right)
+        return left_rows.union(right_rows).process(made.process, name=made.name)
 
     @overload
     def lookup(
@@ -985,7 +988,15 @@ class Stream(Generic[T]):
         >>> sorted(job.run(records)["located"])
         [Located(cents=70, city=None), Located(cents=500, city='Rome')]
         """
-        return lookup_streams(self, table, how, into, options)
+        records = self.single_type("lookup"), table.single_type("lookup")
+        made = declared_lookup(records, (self.name, table.name), how, into, options)
+        left_rows, table_rows = self._rows_of(made, table)
+        return table_rows.union(left_rows).process(made.process, name=made.name)
+
+    def _rows_of(self, made: DeclaredJoin, right: Stream[Any]) -> tuple[Stream[Any], Stream[Any]]:
+        """Return the rows of both sides of a join."""
+        left_rows = self.select(made.left.cls, made.left.fields, name=f"{made.name}.left")
+        return left_rows, right.select(made.right.cls, made.right.fields, name=f"{made.name}.right")
 
     def _records(self, stream: str, doing: str) -> Records:
         """Return the record type, or types, of a stream.

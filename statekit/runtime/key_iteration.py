@@ -27,7 +27,7 @@ KEYS_MAX = 256
 COLUMN_KEYS_MAX = 4_096
 
 # So many records are given at a time to functions that take records of many keys.
-_RECORDS_MAX = 16_384
+RECORDS_AT_ONCE = 16_384
 
 # States are flushed after fewer keys if they flushed more bytes than this the last time.
 _BYTES_MAX = 512 * 1024
@@ -257,8 +257,8 @@ class KeyIteration:
         """
         scope, given, count, last = self._scope, 0, 0, b""
         for whole in batches:
-            for start in range(0, len(whole.records), _RECORDS_MAX):
-                batch = KeyedBatch(*(of[start : start + _RECORDS_MAX] for of in whole))
+            for start in range(0, len(whole.records), RECORDS_AT_ONCE):
+                batch = KeyedBatch(*(of[start : start + RECORDS_AT_ONCE] for of in whole))
                 runs = KeyRuns.of(batch, self._codec)
                 entered = len(runs.prefixes)
                 if entered < len(runs.keys):

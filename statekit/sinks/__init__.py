@@ -1,7 +1,7 @@
 """Sinks: the destinations of a job's outputs.
 
 A `Sink` takes Arrow batches, in any runtime; a `FrameSink` takes the frame of an epoch, on Spark.
-May import `records`, `checkpoint`, `connectors` and what they may import.
+May import `sinks/protocol`, `sinks/lake`, `sinks/database` and whatever those may import.
 """
 
 from statekit.sinks.console import Console, console

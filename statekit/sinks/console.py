@@ -9,9 +9,6 @@ from typing import Any, ClassVar
 
 import msgspec
 import pyarrow as pa
-from rich.console import Console as Terminal
-from rich.table import Table
-from rich.text import Text
 
 from statekit.errors import StateTypeError
 from statekit.number_faults import int_fault
@@ -53,6 +50,11 @@ class Console(Sink):
         count = sum(receipt["count"] for receipt in receipts)
         if not count:
             return
+        # Imported here: each worker process imports the sinks, and none of them prints.
+        from rich.console import Console as Terminal
+        from rich.table import Table
+        from rich.text import Text
+
         rows = itertools.chain.from_iterable(receipt["rows"] for receipt in receipts)
         table = Table()
         for column in attempt.outputs.schema:

@@ -1,7 +1,7 @@
 """Sources: the origins of a job's records.
 
 A `Source` yields Arrow batches by offsets, in any runtime. Spark reads a `SparkSource`. May import
-`expressions`, `records`, `connectors`, `checkpoint` and what they may import.
+`sources/decoding` and whatever that may import.
 """
 
 from statekit.sources.decoding.decoder import BadRecord

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from statekit.job.joins import matching, side_rows, stream_join
+from statekit.runtime import key_iteration
 from tests.support.effort import SOAK
 from tests.support.random_joins import RandomJoin
 
@@ -22,10 +23,11 @@ def test_random_joins_have_the_results_of_duckdb(tmp_path: Path) -> None:
 def test_random_joins_are_right_if_few_rows_of_a_key_fit_in_memory(
     rows: int, pairs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys with more rows than fit are matched row by row."""
+    """Keys with more rows than fit are matched row by row, and the records of a key are cut."""
     monkeypatch.setattr(side_rows, "ROWS_AT_ONCE", rows)
     monkeypatch.setattr(stream_join, "ROWS_AT_ONCE", rows)
     monkeypatch.setattr(matching, "PAIRS_AT_ONCE", pairs)
+    monkeypatch.setattr(key_iteration, "RECORDS_AT_ONCE", 2 * rows + 1)
     count = COUNT // 6
     _check(range(COUNT + rows * count, COUNT + (rows + 1) * count), tmp_path)
 

@@ -17,6 +17,7 @@ from statekit.codec.annotations import peel, show
 from statekit.errors import StateTypeError
 from statekit.expressions.compiled import compiled
 from statekit.expressions.expression import Expression
+from statekit.functions.process import Process
 from statekit.functions.projection import WHOLE
 from statekit.functions.signature import hints_of
 from statekit.functions.state_parameters import annotation_text
@@ -64,6 +65,21 @@ class Row:
 
     cls: type[Any]
     fields: Mapping[str, KeyPart]
+
+
+class DeclaredJoin(NamedTuple):
+    """A join or a lookup as an operator, and the rows that it takes.
+
+    Parameters:
+        name: of the operator.
+        process: its function.
+        left, right: how the rows of both sides are made of records.
+    """
+
+    name: str
+    process: Process[Any, ..., Any]
+    left: Row
+    right: Row
 
 
 class JoinDeclaration:
@@ -374,6 +390,12 @@ class JoinDeclaration:
         ours = self._type_of(self.on[0][place], self._left)
         theirs = self._type_of(self.on[1][place], self._right)
         return theirs if peel(theirs)[1] else ours
+
+
+def default_name(operation: str, streams: tuple[str, str]) -> str:
+    """Return the name of the operator of two streams."""
+    text = "_".join((operation, *streams))
+    return "".join(c if c.isalnum() else "_" for c in text)
 
 
 def stored_class(row: Row, *, notes_matches: bool) -> type[Any]:

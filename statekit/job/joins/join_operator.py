@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Required, TypedDict
+from typing import Any, NamedTuple, Required, TypedDict
 
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits, process
 from statekit.functions.signature import declare
-from statekit.job.joins.join_declaration import How, JoinDeclaration, On, stored_class
+from statekit.job.joins.join_declaration import (
+    DeclaredJoin,
+    How,
+    JoinDeclaration,
+    On,
+    default_name,
+    stored_class,
+)
 from statekit.job.joins.join_points import (
     CalendarStarts,
     EventTimes,
@@ -25,12 +32,10 @@ from statekit.job.joins.stream_join import StreamJoin
 from statekit.job.windows.calendar_windows import CalendarWindow
 from statekit.job.windows.sliding import Sliding
 from statekit.job.windows.window_kind import Window
+from statekit.records.record_type import RecordType
 from statekit.shown import shown
 from statekit.state.map_state import MapState
 from statekit.timestamp import DURATION_MAX, duration_to_micros, timedelta_to_micros
-
-if TYPE_CHECKING:
-    from statekit.job.stream import OperatorStream, Stream
 
 Within = dt.timedelta | str | tuple[dt.timedelta | str, dt.timedelta | str]
 
@@ -87,10 +92,19 @@ class JoinArguments(TypedDict, total=False):
     name: str | None
 
 
-def join_streams(
-    left: Stream[Any], right: Stream[Any], how: How, into: Any, options: JoinArguments
-) -> OperatorStream[Any, Any]:
-    """Join two streams: see `Stream.join`."""
+def declared_join(
+    records: tuple[RecordType, RecordType],
+    streams: tuple[str, str],
+    how: How,
+    into: Any,
+    options: JoinArguments,
+) -> DeclaredJoin:
+    """Declare a join: see `Stream.join`.
+
+    Parameters:
+        records: the types of the records of both sides.
+        streams: the names of both sides.
+    """
     if unknown := sorted(options.keys() - JoinArguments.__annotations__.keys()):
         raise StateTypeError(
             f"join() has no option {', '.join(unknown)}: it has how, into, "
@@ -98,11 +112,10 @@ def join_streams(
         )
     if "on" not in options:
         raise StateTypeError('join() needs on=, the fields that are equal, such as on="order"')
-    chosen = options.get("name") or "_".join(("join", *map(_word, (left.name, right.name))))
+    chosen = options.get("name") or default_name("join", streams)
     within, window = options.get("within"), options.get("window")
     declaration = JoinDeclaration(
-        left.single_type("join"),
-        right.single_type("join"),
+        *records,
         on=options["on"],
         how=how,
         event_time=options.get("event_time"),
@@ -115,14 +128,7 @@ def join_streams(
     _check_how(declaration, points)
     lateness = options.get("lateness", _ZERO)
     operator = _operator(declaration, points, reach, window, lateness, chosen)
-    rows = left.select(declaration.left.cls, declaration.left.fields, name=f"{chosen}.left")
-    others = right.select(declaration.right.cls, declaration.right.fields, name=f"{chosen}.right")
-    return rows.union(others).process(operator, name=chosen)
-
-
-def _word(name: str) -> str:
-    """Return a name with letters, digits and underscores only."""
-    return "".join(c if c.isalnum() else "_" for c in name)
+    return DeclaredJoin(chosen, operator, declaration.left, declaration.right)
 
 
 def _points(

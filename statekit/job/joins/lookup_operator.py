@@ -5,22 +5,20 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Required, TypedDict
+from typing import Any, Literal, NamedTuple, Required, TypedDict
 
 from statekit.codec.annotations import peel
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits, process
 from statekit.functions.signature import declare
-from statekit.job.joins.join_declaration import JoinDeclaration, On
+from statekit.job.joins.join_declaration import DeclaredJoin, JoinDeclaration, On, default_name
 from statekit.job.joins.lookup import Lookup, LookupByArrival, LookupByTime
 from statekit.job.joins.side_rows import Place
+from statekit.records.record_type import RecordType
 from statekit.shown import shown
 from statekit.state.map_state import MapState
 from statekit.state.single_row_states import ValueState
-
-if TYPE_CHECKING:
-    from statekit.job.stream import OperatorStream, Stream
 
 LookupHow = Literal["inner", "left", "semi", "anti"]
 
@@ -66,10 +64,19 @@ class LookupArguments(TypedDict, total=False):
     name: str | None
 
 
-def lookup_streams(
-    left: Stream[Any], table: Stream[Any], how: LookupHow, into: Any, options: LookupArguments
-) -> OperatorStream[Any, Any]:
-    """Look each record up in a table: see `Stream.lookup`."""
+def declared_lookup(
+    records: tuple[RecordType, RecordType],
+    streams: tuple[str, str],
+    how: LookupHow,
+    into: Any,
+    options: LookupArguments,
+) -> DeclaredJoin:
+    """Declare a lookup: see `Stream.lookup`.
+
+    Parameters:
+        records: the types of the records, and of the table's rows.
+        streams: the names of both.
+    """
     if unknown := sorted(options.keys() - LookupArguments.__annotations__.keys()):
         raise StateTypeError(
             f"lookup() has no option {', '.join(unknown)}: it has how, into, "
@@ -77,13 +84,12 @@ def lookup_streams(
         )
     if "on" not in options:
         raise StateTypeError('lookup() needs on=, the fields that are equal, such as on="customer"')
-    chosen = options.get("name") or f"lookup_{left.name}_{table.name}".replace(".", "_")
+    chosen = options.get("name") or default_name("lookup", streams)
     if how not in _HOWS:
         raise StateTypeError(f"lookup {chosen!r}: how={shown(how)}: use one of {', '.join(_HOWS)}")
     as_of, deletes = options.get("as_of", False), options.get("deletes")
     declaration = JoinDeclaration(
-        left.single_type("lookup"),
-        table.single_type("lookup"),
+        *records,
         on=options["on"],
         how=how,
         event_time=options.get("event_time") if as_of else None,
@@ -99,9 +105,7 @@ def lookup_streams(
             "event_time= and lateness= are for as_of=True; without it the order of arrival counts"
         )
     operator = _operator(declaration, as_of, deletes, options.get("lateness", _ZERO), chosen)
-    rows = table.select(declaration.right.cls, declaration.right.fields, name=f"{chosen}.table")
-    records = left.select(declaration.left.cls, declaration.left.fields, name=f"{chosen}.left")
-    return rows.union(records).process(operator, name=chosen)
+    return DeclaredJoin(chosen, operator, declaration.left, declaration.right)
 
 
 def _operator(

@@ -30,6 +30,11 @@ class Points(NamedTuple):
     keys: Ints
     points: Ints
 
+    @classmethod
+    def one(cls, point: int) -> Points:
+        """Return a single row, of key 0."""
+        return cls(np.zeros(1, np.int64), np.array([point], np.int64))
+
     def part(self, start: int, end: int) -> Points:
         """Return the rows from `start` on and before `end`."""
         return Points(self.keys[start:end], self.points[start:end])

@@ -18,8 +18,9 @@ import numpy as np
 from statekit.functions.context import Context, Due
 from statekit.job.joins.join_points import JoinPoints
 from statekit.job.joins.join_results import JoinResults
-from statekit.job.joins.matching import Ints, Matches, Points
+from statekit.job.joins.matching import PAIRS_AT_ONCE, Ints, Matches, Points
 from statekit.job.joins.side_rows import ROWS_AT_ONCE, KeptRows, KeptSide, NewRows, Row, Side
+from statekit.job.joins.sweep import swept
 from statekit.keygroup import GROUP_BYTES, key_fields
 from statekit.records.keyed_batch import KeyedRecords
 from statekit.state.map_state import MapState
@@ -211,8 +212,27 @@ class _Pass:
             if block.is_whole:
                 yield from self._matched(new, block, others, at_once=False)
             else:
-                for place in range(len(new.rows)):
-                    yield from self._matches_of_one(new.part(place, place + 1), block.first, others)
+                yield from self._matches_of_large_key(new, block.first, others)
+
+    def _matches_of_large_key(
+        self, new: NewRows, key: int, others: NewRows | None
+    ) -> Iterator[list[Any]]:
+        """Yield the results of the new rows of a key that has more rows than fit in memory."""
+        found = None
+        if self._join.emits == "pairs":
+            found = swept(new, self._reach, self._kept, key, others)
+        if found is None:
+            for place in range(len(new.rows)):
+                yield from self._matches_of_one(new.part(place, place + 1), key, others)
+            return
+        for start in range(0, len(found.of_new), PAIRS_AT_ONCE):
+            some = slice(start, start + PAIRS_AT_ONCE)
+            yield self._pairs(new, found.of_new[some], found.rows, found.found[some])
+        new.note_matched(np.isin(np.arange(len(new.rows)), found.of_new))
+        if self._kept.side.shows_unmatched:
+            self._kept.found(found.kept, at_once=False)
+            if others is not None:
+                others.note_matched(np.isin(np.arange(len(others.rows)), found.others))
 
     def _matches_of_one(
         self, new: NewRows, key: int, others: NewRows | None
@@ -244,54 +264,65 @@ class _Pass:
         Parameters:
             at_once: what is done to kept rows has to be seen by the next call.
         """
-        points, count = block.points, len(block.stored)
         if others is not None and self._kept.side.ends_at_match:
             others = others.chosen(np.flatnonzero(~others.is_matched))
-        if others is not None and len(others.rows):
-            points = points.and_also(others.points)
+        points = block.points if others is None else block.points.and_also(others.points)
         if not len(points.keys):
             return
         matches = Matches(new.points, points, self._reach)
-        had_match = new.is_matched
+        if self._is_left and self._join.emits != "pairs":
+            yield from self._left_rows(new, matches)
+            return
         new.note_matched(matches.counts > 0)
-        emits, rows = self._join.emits, list[Any]()
-        if emits == "pairs" or not self._is_left:
-            rows = [*self._kept.rows(block.stored), *(() if others is None else others.rows)]
-        hit = np.zeros(len(points.keys), np.bool_)
-        if emits == "left" and self._is_left:
-            some = np.flatnonzero((matches.counts > 0) & ~had_match)
-            yield self._made(rows_at(new.rows, some), None, new.points.at(some))
-        if self._is_left and emits != "pairs":
-            return  # nothing is noted of rows of the right side
+        rows = [*self._kept.rows(block.stored), *(() if others is None else others.rows)]
+        hit = np.zeros(len(rows), np.bool_)
         for of_new, found in matches.pairs():
-            if emits == "pairs":
-                ours, theirs = rows_at(new.rows, of_new), rows_at(rows, found)
-                left, right = (ours, theirs) if self._is_left else (theirs, ours)
-                yield self._made(left, right, new.points.at(of_new))
-            elif emits == "left":
-                first = found[np.sort(np.unique(found, return_index=True)[1])]
-                first = first[~hit[first]]
+            if self._join.emits == "pairs":
+                yield self._pairs(new, of_new, rows, found)
+            elif self._join.emits == "left":
+                first = _first_ones(found[~hit[found]])
                 yield self._made(rows_at(rows, first), None, points.at(first))
             hit[found] = True
-        self._note(block.stored, others, hit, count, at_once=at_once)
+        self._note(block.stored, others, hit, at_once=at_once)
+
+    def _left_rows(self, new: NewRows, matches: Matches) -> Iterator[list[Any]]:
+        """Yield the results of new left rows alone, each at its first match. Nothing is noted of
+        rows of the right side.
+        """
+        first = (matches.counts > 0) & ~new.is_matched
+        new.note_matched(first)
+        if self._join.emits == "left":
+            some = np.flatnonzero(first)
+            yield self._made(rows_at(new.rows, some), None, new.points.at(some))
+
+    def _pairs(self, new: NewRows, of_new: Ints, rows: Sequence[Any], found: Ints) -> list[Any]:
+        """Return the results of pairs of new rows and rows of the other side, by their places."""
+        ours, theirs = rows_at(new.rows, of_new), rows_at(rows, found)
+        left, right = (ours, theirs) if self._is_left else (theirs, ours)
+        return self._made(left, right, new.points.at(of_new))
 
     def _made(self, left: Sequence[Any], right: Sequence[Any] | None, points: Points) -> list[Any]:
         """Return the results of pairs."""
         return self._join.results.of(left, right, points, self._at_key)
 
     def _note(
-        self, stored: Sequence[Row], others: NewRows | None, hit: Any, count: int, *, at_once: bool
+        self, stored: Sequence[Row], others: NewRows | None, hit: Any, *, at_once: bool
     ) -> None:
-        """Note which rows of the other side have a match."""
+        """Note which rows of the other side have a match: kept ones first, then new ones."""
         if self._kept.side.shows_unmatched or self._kept.side.ends_at_match:
-            self._kept.found(list(compress(stored, hit[:count])), at_once=at_once)
+            self._kept.found(list(compress(stored, hit)), at_once=at_once)
             if others is not None:
-                others.note_matched(hit[count:])
+                others.note_matched(hit[len(stored) :])
 
 
 def _until(watermark_us: int, step_us: int) -> int:
     """Return the last step that a watermark has reached. The last instant is one."""
     return watermark_us if watermark_us >= MAX_MICROS else watermark_us // step_us * step_us
+
+
+def _first_ones(numbers: Ints) -> Ints:
+    """Return each number once, where it is first."""
+    return numbers[np.sort(np.unique(numbers, return_index=True)[1])]
 
 
 def rows_at(rows: Sequence[Any], places: Ints) -> list[Any]:

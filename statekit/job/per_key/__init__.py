@@ -8,5 +8,5 @@ All of them take columns of many keys at a time, and call no Python function per
   states and emit results, and `aggregation` the operator of both.
 - `ranked` emits records, or their places, instead of results of aggregates.
 
-May import `job.windows` and whatever that may import; the folder above imports it.
+May import `job/windows` and whatever that may import; the folder above imports it.
 """

@@ -1,4 +1,4 @@
 """Tables of PostgreSQL: their columns, staging tables and log, for its sink.
 
-May import `sinks.protocol` and what it may import.
+May import `sinks/protocol` and whatever that may import.
 """

@@ -1,4 +1,4 @@
 """The protocol of sinks: `Sink`, of every runtime, and `FrameSink`, of Spark.
 
-May import what `sinks` may import, except sinks.
+May import `records`, `checkpoint`, `connectors` and whatever those may import.
 """

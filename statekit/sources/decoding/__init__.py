@@ -1,4 +1,4 @@
 """From batches of sources to records: of columns, JSON, CSV and Avro.
 
-May import what `sources` may import, except sources.
+May import `expressions`, `records`, `connectors`, `checkpoint` and whatever those may import.
 """

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from statekit.functions.process import Process
 from statekit.job.joins.join_operator import JoinedResult
 from statekit.job.joins.matching import Points
@@ -129,6 +127,6 @@ class JoinModel:
         """Return the result of a pair, or of a row without a match."""
         some = left if left is not None else right
         assert some is not None
-        points = Points(np.zeros(1, np.int64), np.array([some.at]))
+        points = Points.one(some.at)
         rows = [None if of is None else [of.row] for of in (left, right)]
         return self._made_of.results.of(rows[0], rows[1], points, lambda _: None)[0]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from statekit.functions.process import Process
 from statekit.job.joins.lookup_operator import LookedUp
 from statekit.job.joins.matching import Points
@@ -65,6 +63,6 @@ class LookupModel:
             return
         if of_table is not None and lookup.how == "anti":
             return
-        points = Points(np.zeros(1, np.int64), np.array([at]))
+        points = Points.one(at)
         right = None if of_table is None or lookup.how == "semi" else [of_table]
         yield lookup.results.of([row], right, points, lambda _: None)[0]

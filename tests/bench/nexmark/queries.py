@@ -54,7 +54,7 @@ _AUCTIONS_AND_BIDS = {"auctions": AUCTIONS, "bids": BIDS}
 QUERIES: dict[int, Query] = {
     3: Query(
         "local items: a join without an end",
-        "each person and each auction",
+        "no person and no auction",
         query_3,
         {
             "sellers": Front("person", _SELLERS, {"state": _STATES}),
@@ -81,7 +81,7 @@ QUERIES: dict[int, Query] = {
     ),
     8: Query(
         "new sellers: a join by windows",
-        "each person and each auction, and for each window of a seller",
+        "no person and no auction",
         query_8,
         {
             "persons": Front("person", {"seller": "id", "name": "name", "at": "at"}),

@@ -119,6 +119,8 @@ def _decimal_constant(typed: Typed, wanted: ValueType) -> Typed | None:
     size = _as_decimal(typed)
     if size is None or not wanted.holds(size):
         return None
+    if typed.value is None:
+        return Typed("literal", (), wanted.with_null(), typed.node, None)
     value = plain_decimal(decimal.Decimal(repr(typed.value)))
     return Typed("literal", (), wanted.with_null(False), typed.node, value)
 
@@ -450,5 +452,7 @@ def _as_decimal(typed: Typed) -> ValueType | None:
         return None
     if not typed.is_constant:
         return _INT_AS_DECIMAL if typed.type.kind == "int" else None
+    if typed.value is None:  # CAST(NULL AS BIGINT)
+        return ValueType("decimal", True, 1, 0)
     value = decimal.Decimal(repr(typed.value))
     return type_of_value(plain_decimal(value)) if value.is_finite() else None

@@ -402,10 +402,10 @@ TIMERS = [
         "timers of processing time fire only if others are due",
         "runtime/task.py",
         """
-        if due := [c for c in clocks if c in plan.due_clocks or c in timers.set_due]:
+        return clock in self._plan.due_clocks or clock in set_due
 """,
         """
-        if due := [c for c in clocks if c in plan.due_clocks[:1] or c in timers.set_due]:
+        return clock in self._plan.due_clocks[:1] or clock in set_due
 """,
     ),
     Mutant(

@@ -67,6 +67,7 @@ MEANINGS: list[tuple[str, Any]] = [
     ("CAST('12' AS BIGINT) + CAST('1e2' AS DOUBLE)", 112.0),
     ("abs(-i)", 7),
     ("i / NULLIF(i - 7, 0)", None),
+    ("CAST(NULL AS BIGINT) < d", None),
     # texts
     ("length(s)", 8),
     ("upper(s)", "STRAßE 😀"),

@@ -297,10 +297,23 @@ def test_a_dict_does_not_say_which_fields_it_has() -> None:
         select(Bill, dict)
 
 
-def test_unions_and_streams_of_several_types_are_refused() -> None:
+@sk.process(key="payer")
+def each_bill(bill: Bill) -> Iterator[Bill]:
+    yield bill
+
+
+def test_each_stream_of_a_union_is_selected_from() -> None:
+    job = sk.Job("shop")
+    first, second = job.source("first", Order), job.source("second", Order)
+    first.union(second).select(Bill, payer="customer").process(each_bill).sink("bills")
+    order = Order("ada", 5)
+    assert len(job.run({"first": [order], "second": [order, order]})["bills"]) == 3
+
+
+def test_streams_of_several_types_are_refused() -> None:
     job = sk.Job("shop")
     orders, bills = job.source("orders", Order), job.source("bills", Bill)
-    with pytest.raises(sk.StateTypeError, match=r"is a union.*use \.select of each"):
+    with pytest.raises(sk.StateTypeError, match=r"has Order \| Bill, and this needs records of"):
         orders.union(bills).select(Bill)
     both = job.source("both", Order, Bill)
     match = r"select: stream 'both' has Order \| Bill, and this needs records of one type.*of\(\)"

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+_SIGN = np.uint64(1 << 63)
 
 
 def big_endian(values: Iterable[int], count: int) -> list[bytes]:
@@ -26,10 +30,27 @@ def sortable_ints(values: Collection[int]) -> list[bytes]:
     >>> [packed.hex() for packed in sortable_ints([-1, 1])]
     ['7fffffffffffffff', '8000000000000001']
     """
-    signed = np.fromiter(values, np.int64, len(values))
-    flipped = signed.view(np.uint64) ^ np.uint64(1 << 63)
-    packed: list[bytes] = flipped.astype(">u8").view("V8").tolist()
+    return sortable_columns(np.fromiter(values, np.int64, len(values)))
+
+
+def sortable_columns(*columns: npt.NDArray[np.int64]) -> list[bytes]:
+    """Return the ints of each row of some columns, eight bytes for each, as `sortable_ints`.
+
+    >>> [packed.hex() for packed in sortable_columns(np.array([-1]), np.array([1]))]
+    ['7fffffffffffffff8000000000000001']
+    """
+    flipped = np.column_stack(columns).view(np.uint64) ^ _SIGN
+    packed: list[bytes] = flipped.astype(">u8").view(f"V{8 * len(columns)}").ravel().tolist()
     return packed
+
+
+def ints_of_sortable(numbers: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the ints that are stored as unsigned numbers, the inverse of `sortable_ints`.
+
+    >>> ints_of_sortable(np.frombuffer(b"".join(sortable_ints([-1, 1])), ">u8")).tolist()
+    [-1, 1]
+    """
+    return (numbers.astype(np.uint64) ^ _SIGN).view(np.int64)
 
 
 def numbered(start: bytes, first: int, count: int) -> list[bytes]:

@@ -1,5 +1,5 @@
-"""SQL text as trees of expressions. sqlglot parses the text; this module takes what the language
-has, and refuses the rest.
+"""SQL text as trees of expressions. sqlglot parses the text; this module takes the nodes that the
+language has, and refuses the rest.
 """
 
 from __future__ import annotations

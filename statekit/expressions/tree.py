@@ -114,8 +114,17 @@ class LiteralNode(ExpressionNode):
         return _interval(value) if isinstance(value, dt.timedelta) else str(value)
 
 
+class OperatorNode(ExpressionNode):
+    """An operator with its operands, whose text needs parentheses inside of another expression."""
+
+    @property
+    def is_atom(self) -> bool:
+        """False."""
+        return False
+
+
 @dataclass(frozen=True)
-class BinaryNode(ExpressionNode):
+class BinaryNode(OperatorNode):
     """An operator of two operands: a comparison, arithmetic, `||`, or IS DISTINCT FROM."""
 
     operator: str
@@ -127,17 +136,12 @@ class BinaryNode(ExpressionNode):
         """Both operands."""
         return (self.left, self.right)
 
-    @property
-    def is_atom(self) -> bool:
-        """False."""
-        return False
-
     def __str__(self) -> str:
         return f"{self.left.inner()} {self.operator} {self.right.inner()}"
 
 
 @dataclass(frozen=True)
-class LogicNode(ExpressionNode):
+class LogicNode(OperatorNode):
     """AND or OR of two or more conditions."""
 
     operator: str
@@ -148,18 +152,13 @@ class LogicNode(ExpressionNode):
         """The conditions."""
         return self.conditions
 
-    @property
-    def is_atom(self) -> bool:
-        """False."""
-        return False
-
     def __str__(self) -> str:
         texts = (_condition_text(each) for each in self.conditions)
         return f" {self.operator} ".join(texts)
 
 
 @dataclass(frozen=True)
-class UnaryNode(ExpressionNode):
+class UnaryNode(OperatorNode):
     """An operator of one operand: NOT, `-` before it, or IS NULL behind it."""
 
     operator: str
@@ -169,11 +168,6 @@ class UnaryNode(ExpressionNode):
     def parts(self) -> tuple[ExpressionNode, ...]:
         """The operand."""
         return (self.operand,)
-
-    @property
-    def is_atom(self) -> bool:
-        """False."""
-        return False
 
     def __str__(self) -> str:
         inner = self.operand.inner()
@@ -185,7 +179,7 @@ class UnaryNode(ExpressionNode):
 
 
 @dataclass(frozen=True)
-class InNode(ExpressionNode):
+class InNode(OperatorNode):
     """Whether a value is among others."""
 
     operand: ExpressionNode
@@ -196,17 +190,12 @@ class InNode(ExpressionNode):
         """The value, and the others."""
         return (self.operand, *self.options)
 
-    @property
-    def is_atom(self) -> bool:
-        """False."""
-        return False
-
     def __str__(self) -> str:
         return f"{self.operand.inner()} IN ({', '.join(map(str, self.options))})"
 
 
 @dataclass(frozen=True)
-class LikeNode(ExpressionNode):
+class LikeNode(OperatorNode):
     r"""Whether a text matches a pattern: `%` any characters, `_` one, `\` before either itself."""
 
     operand: ExpressionNode
@@ -216,11 +205,6 @@ class LikeNode(ExpressionNode):
     def parts(self) -> tuple[ExpressionNode, ...]:
         """The text."""
         return (self.operand,)
-
-    @property
-    def is_atom(self) -> bool:
-        """False."""
-        return False
 
     def __str__(self) -> str:
         return f"{self.operand.inner()} LIKE {_text(self.pattern)}"

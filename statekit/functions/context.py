@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 
 from statekit.codec.key_codec import KeyCodec
 from statekit.errors import StateTypeError
+from statekit.keygroup import GROUP_BYTES
 from statekit.state.key_scope import KeyScope
 from statekit.state.timers import Timers
 from statekit.timestamp import instant
@@ -170,3 +171,7 @@ class Due(NamedTuple):
     key_codec: KeyCodec[Any]
     wakes_at: Callable[[int], None]
     at_key: Callable[[bytes, Any], None]
+
+    def note_key(self, prefix: bytes) -> None:
+        """Note the key that an error is about, by its prefix."""
+        self.at_key(prefix, self.key_codec.decode(prefix, GROUP_BYTES)[0])

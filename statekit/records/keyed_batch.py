@@ -152,6 +152,10 @@ class KeyedRecords(NamedTuple):
     times: Sequence[int]
     at_key: Callable[[bytes, Any], None]
 
+    def note_key(self, number: int) -> None:
+        """Note the key that an error is about, by its number."""
+        self.at_key(self.prefixes[number], self.keys[number])
+
 
 def _prefixes(groups: Iterable[int], keys: Sequence[Any], codec: KeyCodec[Any]) -> list[bytes]:
     """Return the row-key prefixes of keys, up to the first key that cannot be encoded."""

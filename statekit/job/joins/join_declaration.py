@@ -146,7 +146,7 @@ class JoinDeclaration:
         return StateTypeError(f"{self._where}: {reason}")
 
     def results(self, ends_of: Callable[..., Any] | None) -> JoinResults:
-        """Return what creates the results.
+        """Return the object that creates the results.
 
         Parameters:
             ends_of: returns the ends of windows by their starts; None without windows.
@@ -155,12 +155,13 @@ class JoinDeclaration:
         for name, source in self._sources.items():
             side = source.side
             if side == "key":
-                place = self._shared(source.field) or 0
+                place = self._shared(source.field)
             elif side in ("start", "end"):
                 place = 0
             else:
                 row = self.left if side == "left" else self.right
-                place = _place_in(row.fields, source.field) or 0
+                place = _place_in(row.fields, source.field)
+            assert place is not None, "rows have what results need"
             made.append(ResultField(name, side, place))
         return JoinResults(made, self.into if self.fn is None else None, self.fn, ends_of)
 
@@ -390,6 +391,28 @@ class JoinDeclaration:
         ours = self._type_of(self.on[0][place], self._left)
         theirs = self._type_of(self.on[1][place], self._right)
         return theirs if peel(theirs)[1] else ours
+
+
+def check_join_options(
+    operation: str, options: Mapping[str, Any], known: Mapping[str, Any]
+) -> None:
+    """Check the names of the options of a join or lookup.
+
+    Parameters:
+        known: those that it has, by name.
+
+    Raises:
+        StateTypeError: one is not known, or `on` is not there.
+    """
+    if unknown := sorted(options.keys() - known.keys()):
+        raise StateTypeError(
+            f"{operation}() has no option {', '.join(unknown)}: it has how, into, "
+            f"{', '.join(known)}"
+        )
+    if "on" not in options:
+        raise StateTypeError(
+            f'{operation}() needs on=, the fields that are equal, such as on="customer"'
+        )
 
 
 def default_name(operation: str, streams: tuple[str, str]) -> str:

@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Required, TypedDict
 
-from statekit.errors import StateTypeError
 from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits, process
 from statekit.functions.signature import declare
@@ -15,6 +14,7 @@ from statekit.job.joins.join_declaration import (
     How,
     JoinDeclaration,
     On,
+    check_join_options,
     default_name,
     stored_class,
 )
@@ -105,13 +105,7 @@ def declared_join(
         records: the types of the records of both sides.
         streams: the names of both sides.
     """
-    if unknown := sorted(options.keys() - JoinArguments.__annotations__.keys()):
-        raise StateTypeError(
-            f"join() has no option {', '.join(unknown)}: it has how, into, "
-            f"{', '.join(JoinArguments.__annotations__)}"
-        )
-    if "on" not in options:
-        raise StateTypeError('join() needs on=, the fields that are equal, such as on="order"')
+    check_join_options("join", options, JoinArguments.__annotations__)
     chosen = options.get("name") or default_name("join", streams)
     within, window = options.get("within"), options.get("window")
     declaration = JoinDeclaration(

@@ -8,8 +8,9 @@ rows have one point.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -63,14 +64,14 @@ class EventTimes:
     """
 
     reach: Reach
-    ends: bool = True
+    ends: ClassVar[bool] = True
 
     @property
     def span_us(self) -> int:
         return max(*self.reach, 0)
 
     def of(self, times: Ints) -> tuple[Ints, Ints]:
-        return times, np.arange(len(times))
+        return times_as_points(times)
 
     def over_at(self, reach: Reach, points: Ints) -> Ints:
         return np.clip(points + reach.after, MIN_MICROS, MAX_MICROS)
@@ -83,8 +84,24 @@ class EventTimes:
         return max(sum(self.reach) // _STEPS, _STEP_MIN_US)
 
 
+class _Starts(ABC):
+    """Starts of windows as points."""
+
+    ends: ClassVar[bool] = True
+    step_us: ClassVar[int] = 1
+
+    @abstractmethod
+    def ends_of(self, starts: Ints) -> Ints:
+        """Return the ends of windows by their starts."""
+
+    def over_at(self, reach: Reach, points: Ints) -> Ints:
+        """Return the last instant of each window."""
+        ends = self.ends_of(points)
+        return np.where(ends >= MAX_MICROS, MAX_MICROS, ends - 1)
+
+
 @dataclass(frozen=True)
-class WindowStarts:
+class WindowStarts(_Starts):
     """The points of a join by windows of one size: starts of windows.
 
     Parameters:
@@ -94,8 +111,6 @@ class WindowStarts:
     size: int
     every: int
     offset: int
-    ends: bool = True
-    step_us: int = 1
 
     @property
     def span_us(self) -> int:
@@ -114,10 +129,6 @@ class WindowStarts:
         order = np.argsort(place, kind="stable")
         return np.concatenate(starts)[order], place[order]
 
-    def over_at(self, reach: Reach, points: Ints) -> Ints:
-        ends = self.ends_of(points)
-        return np.where(ends >= MAX_MICROS, MAX_MICROS, ends - 1)
-
     def last_over(self, reach: Reach, watermark_us: int) -> int:
         if watermark_us >= MAX_MICROS:
             return MAX_MICROS
@@ -126,7 +137,6 @@ class WindowStarts:
         return max(last, MIN_MICROS) if cut_off <= last else last
 
     def ends_of(self, starts: Ints) -> Ints:
-        """Return the ends of windows by their starts."""
         return np.minimum(self._floor(starts) + self.size, MAX_MICROS)
 
     def _floor(self, times: Ints) -> Ints:
@@ -135,7 +145,7 @@ class WindowStarts:
 
 
 @dataclass(frozen=True)
-class CalendarStarts:
+class CalendarStarts(_Starts):
     """The points of a join by calendar windows: starts of windows.
 
     Parameters:
@@ -143,8 +153,6 @@ class CalendarStarts:
     """
 
     grid: CalendarGrid
-    ends: bool = True
-    step_us: int = 1
 
     @property
     def span_us(self) -> int:
@@ -152,10 +160,6 @@ class CalendarStarts:
 
     def of(self, times: Ints) -> tuple[Ints, Ints]:
         return self.grid.bounds_of(times)[0], np.arange(len(times))
-
-    def over_at(self, reach: Reach, points: Ints) -> Ints:
-        ends = self.ends_of(points)
-        return np.where(ends >= MAX_MICROS, MAX_MICROS, ends - 1)
 
     def last_over(self, reach: Reach, watermark_us: int) -> int:
         if watermark_us >= MAX_MICROS:
@@ -165,7 +169,6 @@ class CalendarStarts:
         return self.grid.bounds(watermark_us + 1)[0] - 1
 
     def ends_of(self, starts: Ints) -> Ints:
-        """Return the ends of windows by their starts."""
         return self.grid.bounds_of(starts)[1]
 
 
@@ -173,9 +176,9 @@ class CalendarStarts:
 class OnePoint:
     """The point of all rows of a join without an end."""
 
-    ends: bool = False
-    step_us: int = 1
-    span_us: int = 0
+    ends: ClassVar[bool] = False
+    step_us: ClassVar[int] = 1
+    span_us: ClassVar[int] = 0
 
     def of(self, times: Ints) -> tuple[Ints, Ints]:
         return np.zeros(len(times), np.int64), np.arange(len(times))
@@ -185,3 +188,8 @@ class OnePoint:
 
     def last_over(self, reach: Reach, watermark_us: int) -> int:
         return MIN_MICROS - 1
+
+
+def times_as_points(times: Ints) -> tuple[Ints, Ints]:
+    """Return the time of each row as its point, and the place of each row."""
+    return times, np.arange(len(times))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, Literal
 
 from statekit.errors import CALL_FAILURES
 from statekit.job.joins.matching import Ints, Points
-from statekit.records.arrow_reader import record_builder
+from statekit.records.arrow_reader import Build, record_builder
 from statekit.records.record_type import RecordType
 from statekit.timestamp import micros_to_datetime
 
@@ -83,11 +83,17 @@ class JoinResults:
         columns = [self._column(field, rows, points) for field in self.fields]
         if self.fn is not None:
             return list(map(self.fn, *columns))
-        assert self.into is not None
-        if issubclass(self.into, tuple):
-            return list(map(tuple.__new__, repeat(self.into), zip(*columns, strict=True)))
+        return self._build(columns, len(points))
+
+    @cached_property
+    def _build(self) -> Build:
+        """The function from columns to records."""
         record = RecordType.of(self.into, where="join, into")
-        return record_builder(record, [field.name for field in self.fields])(columns, len(points))
+        return record_builder(record, [field.name for field in self.fields])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for pickle, without the function, which is made on demand."""
+        return {name: of for name, of in self.__dict__.items() if name != "_build"}
 
     def _column(
         self, field: ResultField, rows: Mapping[str, Sequence[Any] | None], points: Ints

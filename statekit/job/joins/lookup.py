@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from statekit.functions.context import Context, Due
+from statekit.job.joins.join_points import times_as_points
 from statekit.job.joins.join_results import JoinResults
 from statekit.job.joins.matching import Points, Reach
-from statekit.job.joins.side_rows import KeptRows, KeptSide, NewRows, Side
-from statekit.job.joins.stream_join import new_rows, rows_at, set_timers
-from statekit.keygroup import GROUP_BYTES
+from statekit.job.joins.side_rows import KeptSide, NewRows, Side
+from statekit.job.joins.stream_join import new_rows, next_step, note_key, rows_at, set_timers
 from statekit.records.keyed_batch import KeyedRecords
 from statekit.state.map_state import MapState
 from statekit.state.single_row_states import ValueState
@@ -36,7 +37,7 @@ _HERE = Reach(0, 0)
 
 @dataclass(frozen=True)
 class Lookup:
-    """What lookups by arrival and by event time share.
+    """The common part of lookups by arrival and by event time.
 
     Parameters:
         left, right: the classes of the rows.
@@ -83,25 +84,18 @@ class LookupByArrival(Lookup):
         self, records: KeyedRecords, _: Context[Any], table: ValueState[Any]
     ) -> Iterator[list[Any]]:
         """Change the table, and yield the results of left records."""
-        split = new_rows(records, self.left, lambda times: (times, np.arange(len(times))))
-        current = dict(enumerate(self._changed(records.prefixes, split.right, table)))
-
-        def at_key(key: int) -> None:
-            records.at_key(records.prefixes[key], records.keys[key])
-
+        split = new_rows(records, self.left, times_as_points)
+        current = self._changed(records.prefixes, split.right, table)
         for rows, matches in ((split.left, True), (split.left_never, False)):
             keys = rows.points.keys.tolist()
             of_table = list(map(current.__getitem__, keys)) if matches else [None] * len(keys)
-            yield from self.found(rows.rows, of_table, rows.points, at_key)
+            yield from self.found(rows.rows, of_table, rows.points, records.note_key)
 
     def _changed(
         self, prefixes: Sequence[bytes], new: NewRows, table: ValueState[Any]
     ) -> Sequence[Any]:
         """Write new rows of the table. Return the row of each key after that; None for none."""
-        order = sorted(range(len(prefixes)), key=prefixes.__getitem__)
-        stored: list[bytes | None] = [None] * len(prefixes)
-        for place, row in zip(order, table.read_rows([prefixes[n] for n in order]), strict=True):
-            stored[place] = row
+        stored = table.read_rows(prefixes)
         current = table.values_of_rows(stored)
         last = dict(zip(new.points.keys.tolist(), new.rows, strict=True))  # the last one of a key
         written, removed = list[int](), list[int]()
@@ -132,15 +126,14 @@ class LookupByTime(Lookup):
         waiting: MapState[Any, Any],
     ) -> Iterator[list[Any]]:
         """Keep new versions, and left records until their time is reached. Yield nothing."""
-        split = new_rows(records, self.left, lambda times: (times, np.arange(len(times))))
+        split = new_rows(records, self.left, times_as_points)
         kept = self._sides(records.prefixes, versions, waiting)
         for side, rows in zip(kept, (split.right, split.left), strict=True):
             side.keep(rows, ctx.epoch)
         kept[1].keep(split.left_never, ctx.epoch)
         timers = []
         for rows, step_us in ((split.right, _STEP_US), (split.left, 1), (split.left_never, 1)):
-            at_us = np.minimum(-(-rows.points.points // step_us) * step_us, MAX_MICROS)
-            timers.append((rows.points.keys, at_us))
+            timers.append((rows.points.keys, next_step(rows.points.points, step_us)))
         set_timers(ctx, records.prefixes, timers, TIMER)
         yield from ()
 
@@ -151,13 +144,10 @@ class LookupByTime(Lookup):
         last = min(due.now_us, MAX_MICROS)
         for prefixes in ctx.timers.take_all(due.groups, TIMER, due.wakes_at):
             of_versions, of_waiting = self._sides(prefixes, versions, waiting)
-
-            def at_key(key: int, of: Sequence[bytes] = prefixes) -> None:
-                due.at_key(of[key], due.key_codec.decode(of[key], GROUP_BYTES)[0])
-
+            at_key = partial(note_key, due, prefixes)
             for block in of_waiting.take_until(last):
                 points, rows = block.points, of_waiting.rows(block.stored)
-                of_table = self._versions_at(of_versions, block, points)
+                of_table = self._versions_at(of_versions, points)
                 yield from self.found(rows, of_table, points, at_key)
             of_versions.drop_replaced(last, self.is_deleted)
 
@@ -168,7 +158,7 @@ class LookupByTime(Lookup):
         table = Side(self.right, self.right, _HERE)
         return KeptSide(table, versions, prefixes), KeptSide(waits, waiting, prefixes)
 
-    def _versions_at(self, versions: KeptSide, block: KeptRows, points: Points) -> list[Any]:
+    def _versions_at(self, versions: KeptSide, points: Points) -> list[Any]:
         """Return the row of the table for each waiting row at its time; None if there is none."""
         return [
             None if row is None or self.is_deleted(row) else row

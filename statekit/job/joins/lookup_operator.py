@@ -12,7 +12,13 @@ from statekit.errors import StateTypeError
 from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits, process
 from statekit.functions.signature import declare
-from statekit.job.joins.join_declaration import DeclaredJoin, JoinDeclaration, On, default_name
+from statekit.job.joins.join_declaration import (
+    DeclaredJoin,
+    JoinDeclaration,
+    On,
+    check_join_options,
+    default_name,
+)
 from statekit.job.joins.lookup import Lookup, LookupByArrival, LookupByTime
 from statekit.job.joins.side_rows import Place
 from statekit.records.record_type import RecordType
@@ -77,13 +83,7 @@ def declared_lookup(
         records: the types of the records, and of the table's rows.
         streams: the names of both.
     """
-    if unknown := sorted(options.keys() - LookupArguments.__annotations__.keys()):
-        raise StateTypeError(
-            f"lookup() has no option {', '.join(unknown)}: it has how, into, "
-            f"{', '.join(LookupArguments.__annotations__)}"
-        )
-    if "on" not in options:
-        raise StateTypeError('lookup() needs on=, the fields that are equal, such as on="customer"')
+    check_join_options("lookup", options, LookupArguments.__annotations__)
     chosen = options.get("name") or default_name("lookup", streams)
     if how not in _HOWS:
         raise StateTypeError(f"lookup {chosen!r}: how={shown(how)}: use one of {', '.join(_HOWS)}")

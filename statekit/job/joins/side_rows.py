@@ -8,7 +8,7 @@ the rows in a range are neighbours.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, islice, repeat
 from operator import add, ne, not_
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from statekit.codec.vectorized import sortable_ints
+from statekit.codec.vectorized import ints_of_sortable, sortable_columns
 from statekit.job.joins.matching import Ints, Matches, Points, Reach
 from statekit.state.map_state import MapState
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
@@ -125,11 +125,10 @@ class KeptRows(NamedTuple):
     @property
     def points(self) -> Points:
         """The key and the point of each row."""
-        places = b"".join(
-            [row_key[-_PLACE_BYTES : -_PLACE_BYTES + 8] for row_key, _ in self.stored]
-        )
-        points = np.frombuffer(places, ">u8").astype(np.uint64) ^ np.uint64(1 << 63)
-        return Points(np.array(self.keys, np.int64), points.view(np.int64))
+        point = slice(-_PLACE_BYTES, -_PLACE_BYTES + 8)
+        packed = b"".join([row_key[point] for row_key, _ in self.stored])
+        points = ints_of_sortable(np.frombuffer(packed, ">u8"))
+        return Points(np.array(self.keys, np.int64), points)
 
 
 @dataclass(frozen=True)
@@ -214,14 +213,19 @@ class KeptSide:
         highest = np.maximum.reduceat(points.points, starts) + reach.after
         keys: list[int] = points.keys[starts].tolist()
         prefixes = list(map(self._prefixes.__getitem__, keys))
-        begins = map(add, prefixes, sortable_ints(_in_years(lowest)))
-        ends = map(add, map(add, prefixes, sortable_ints(_in_years(highest))), repeat(_BEHIND))
+        begins = map(add, prefixes, _packed(lowest))
+        ends = map(add, map(add, prefixes, _packed(highest)), repeat(_BEHIND))
         return keys, list(zip(begins, ends, strict=True))
+
+    def _ranges_until(self, last: int) -> list[tuple[bytes, bytes]]:
+        """Return the range of row keys of each key up to a point."""
+        (end,) = _packed(np.array([last]))
+        return [(prefix, prefix + end + _BEHIND) for prefix in self._prefixes]
 
     def between(self, key: int, lowest: int, highest: int) -> Iterator[Row]:
         """Return the kept rows of a key with points from `lowest` to `highest`."""
         prefix = self._prefixes[key]
-        begin, end = sortable_ints(_in_years(np.array([lowest, highest])).tolist())
+        begin, end = _packed(np.array([lowest, highest]))
         return iter(self._state.stored_between(prefix + begin, prefix + end + _BEHIND))
 
     def rows(self, stored: Sequence[Row]) -> Sequence[Any]:
@@ -233,7 +237,9 @@ class KeptSide:
         if not len(new.rows):
             return
         prefixes = map(self._prefixes.__getitem__, new.points.keys.tolist())
-        row_keys = list(map(add, prefixes, _tails(new.points.points, epoch, new.numbers)))
+        epochs = np.full(len(new.rows), epoch)
+        places = sortable_columns(new.points.points, epochs, new.numbers)
+        row_keys = list(map(add, prefixes, places))
         values = list(new.rows)
         if self.side.notes_matches:
             matched = zip(new.is_matched.tolist(), strict=True)
@@ -260,8 +266,7 @@ class KeptSide:
         """Remove the kept rows of all keys up to a point, and yield those without a match, if they
         are shown.
         """
-        end = sortable_ints(_in_years(np.array([last])).tolist())[0] + _BEHIND
-        ranges = [(prefix, prefix + end) for prefix in self._prefixes]
+        ranges = self._ranges_until(last)
         for block in self._blocks(range(len(ranges)), ranges):
             if block.is_whole:
                 yield from self._taken(block)
@@ -303,7 +308,7 @@ class KeptSide:
     def _last_at(self, key: int, point: int) -> Any:
         """Return the latest row of a key at or before a point; None if there is none."""
         prefix = self._prefixes[key]
-        (end,) = sortable_ints(_in_years(np.array([point])).tolist())
+        (end,) = _packed(np.array([point]))
         stored = self._state.last_in(prefix, prefix + end + _BEHIND)
         return None if stored is None else self.rows([stored])[0]
 
@@ -313,8 +318,7 @@ class KeptSide:
         Parameters:
             is_deleted: whether a row says that there is none. It is removed, too.
         """
-        (end,) = sortable_ints(_in_years(np.array([last])).tolist())
-        ranges = [(prefix, prefix + end + _BEHIND) for prefix in self._prefixes]
+        ranges = self._ranges_until(last)
         for block in self._blocks(range(len(ranges)), ranges):
             is_latest = list(map(ne, block.keys, [*block.keys[1:], -1]))
             latest = block.chosen(is_latest)
@@ -331,15 +335,6 @@ class KeptSide:
             self._state.remove_rows(list(compress(latest.stored, gone)))
 
 
-def _in_years(points: Ints) -> Ints:
-    """Return points, where those outside of all years are cut off."""
-    return np.clip(points, MIN_MICROS - 1, MAX_MICROS + 1)
-
-
-def _tails(points: Ints, epoch: int, numbers: Ints) -> Iterable[bytes]:
-    """Return the ends of row keys, as the key codec of `Place` does."""
-    parts = np.empty((len(points), 3), np.int64)
-    parts[:, 0], parts[:, 1], parts[:, 2] = points, epoch, numbers
-    flipped = parts.view(np.uint64) ^ np.uint64(1 << 63)
-    packed: list[bytes] = flipped.astype(">u8").view(f"V{_PLACE_BYTES}").ravel().tolist()
-    return packed
+def _packed(points: Ints) -> list[bytes]:
+    """Return points as the start of places. Those outside of all years are cut off."""
+    return sortable_columns(np.clip(points, MIN_MICROS - 1, MAX_MICROS + 1))

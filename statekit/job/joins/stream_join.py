@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress, islice
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +22,7 @@ from statekit.job.joins.join_results import JoinResults
 from statekit.job.joins.matching import PAIRS_AT_ONCE, Ints, Matches, Points
 from statekit.job.joins.side_rows import ROWS_AT_ONCE, KeptRows, KeptSide, NewRows, Row, Side
 from statekit.job.joins.sweep import swept
-from statekit.keygroup import GROUP_BYTES, key_fields
+from statekit.keygroup import key_fields
 from statekit.records.keyed_batch import KeyedRecords
 from statekit.state.map_state import MapState
 from statekit.timestamp import MAX_MICROS, datetime_to_micros
@@ -59,12 +60,8 @@ class StreamJoin:
             KeptSide(side, state, records.prefixes)
             for side, state in ((self.left, left), (self.right, right))
         ]
-
-        def at_key(key: int) -> None:
-            records.at_key(records.prefixes[key], records.keys[key])
-
-        yield from _Pass(self, new[0], kept[1], None, at_key).results()
-        yield from _Pass(self, new[1], kept[0], new[0], at_key).results()
+        yield from _Pass(self, new[0], kept[1], None, records.note_key).results()
+        yield from _Pass(self, new[1], kept[0], new[0], records.note_key).results()
         timers: list[tuple[Ints, Ints]] = []
         for of_side, never, rows in zip(kept, without_key, new, strict=True):
             timers.append(self._keep(rows, of_side, ctx))
@@ -76,10 +73,7 @@ class StreamJoin:
     def fire(self, due: Due, ctx: Context[Any], left: _State, right: _State) -> Iterator[list[Any]]:
         """Remove rows that can get no more matches, and yield results for those without any."""
         for prefixes in ctx.timers.take_all(due.groups, TIMER, due.wakes_at):
-
-            def at_key(key: int, of: Sequence[bytes] = prefixes) -> None:
-                due.at_key(of[key], due.key_codec.decode(of[key], GROUP_BYTES)[0])
-
+            at_key = partial(note_key, due, prefixes)
             for side, state in ((self.left, left), (self.right, right)):
                 kept = KeptSide(side, state, prefixes)
                 step_us = 1 if side.shows_unmatched else self.points.step_us
@@ -105,10 +99,18 @@ class StreamJoin:
         some = np.flatnonzero(which)
         new, over_us = new.chosen(some), over_us[some]
         kept.keep(new, ctx.epoch)
-        if not side.shows_unmatched:  # fewer timers, a little later
-            step_us = self.points.step_us
-            over_us = np.minimum(-(-over_us // step_us) * step_us, MAX_MICROS)
-        return new.points.keys, over_us
+        step_us = 1 if side.shows_unmatched else self.points.step_us  # fewer timers, a little later
+        return new.points.keys, next_step(over_us, step_us)
+
+
+def next_step(times_us: Ints, step_us: int) -> Ints:
+    """Return the next steps at or after some times. The last instant is one."""
+    return np.minimum(-(-times_us // step_us) * step_us, MAX_MICROS)
+
+
+def note_key(due: Due, prefixes: Sequence[bytes], number: int) -> None:
+    """Note the key that an error is about, by its number."""
+    due.note_key(prefixes[number])
 
 
 def set_timers(

@@ -1,4 +1,4 @@
-"""Aggregates by key as states: what the records of each key add to them.
+"""Aggregates by key as states, to which the records of each key are added.
 
 One state per aggregate. `KeptAggregates` makes the process function of a fold, which adds the
 combined rows of many keys to these states and returns results.

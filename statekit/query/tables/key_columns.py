@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
+from statekit.codec.vectorized import ints_of_sortable
 from statekit.errors import CorruptCheckpointError
 from statekit.query.tables.columns import DURATION, INT, TIMESTAMP, WIDE_INT, key_column
 from statekit.query.tables.packed_bytes import Offsets, PackedBytes
@@ -119,8 +120,7 @@ def checked_ends(packed: PackedBytes, ends: Offsets) -> Offsets:
 
 
 def _ints(packed: PackedBytes, starts: Offsets) -> tuple[pa.Array, Offsets]:
-    flipped = packed.numbers(starts, ">u8").astype(np.uint64)
-    return pa.array((flipped ^ _SIGN64).view(np.int64), INT), starts + 8
+    return pa.array(ints_of_sortable(packed.numbers(starts, ">u8")), INT), starts + 8
 
 
 def _durations(packed: PackedBytes, starts: Offsets) -> tuple[pa.Array, Offsets]:

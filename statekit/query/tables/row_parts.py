@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import ne
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ from statekit.checkpoint.era import PERMANENT, Era
 from statekit.checkpoint.job_file import ROW_MARK, TIMERS, WAITING, OperatorRecord, StateRecord
 from statekit.checkpoint.state_kinds import POSITION_BYTES
 from statekit.codec.schema import Schema
+from statekit.codec.vectorized import ints_of_sortable
 from statekit.keygroup import GROUP_BYTES
 from statekit.query.tables.columns import TIMESTAMP
 from statekit.query.tables.key_columns import PartsOfKey, checked_ends
@@ -39,7 +39,6 @@ Times = npt.NDArray[np.int64]
 """Microseconds since 1970 UTC."""
 
 _STAMP_BYTES = 2 + TIME_BYTES
-_SIGN = np.uint64(1 << 63)
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,7 @@ class RowParts:
         is_timer = self._family.name == TIMERS
         starts = self.key_ends + 1 if is_timer else self.packed.starts + GROUP_BYTES
         checked_ends(self.packed, starts + TIME_BYTES)
-        micros = sortable_times(self.packed.numbers(starts, ">u8"))
+        micros = ints_of_sortable(self.packed.numbers(starts, ">u8"))
         if is_timer and (np.clip(micros, MIN_MICROS, MAX_MICROS) != micros).any():
             raise ValueError("a timer is not within the years 1 to 9999")
         return instants(micros)
@@ -252,15 +251,10 @@ def unstamped_rows(rows: list[bytes], era: Era | None) -> tuple[list[bytes], Tim
         stamps = b"".join([row[2:_STAMP_BYTES] for row in rows])
         if len(stamps) == TIME_BYTES * len(rows):
             values = [row[_STAMP_BYTES:] for row in rows]
-            times = sortable_times(np.frombuffer(stamps, ">u8"))
+            times = ints_of_sortable(np.frombuffer(stamps, ">u8"))
             return values, np.where(times == PERMANENT, era.since_us, times)
     pairs = [unstamped(row, era) for row in rows]
     return [value for value, _ in pairs], np.array([time for _, time in pairs], np.int64)
-
-
-def sortable_times(numbers: npt.NDArray[Any]) -> Times:
-    """Return the times that are stored as unsigned numbers."""
-    return (numbers.astype(np.uint64) ^ _SIGN).view(np.int64)
 
 
 def instants(micros: Times) -> pa.Array:

@@ -23,7 +23,7 @@ class _Row:
     Attributes:
         key: its key.
         at: its event time, or the start of its window, in microseconds.
-        last: the last watermark at which it can get no match yet, less one.
+        over_at: the watermark at which it can get no more matches, in microseconds.
         row: the row.
         is_matched: whether a match was found.
     """

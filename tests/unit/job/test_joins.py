@@ -306,6 +306,17 @@ def test_a_function_makes_the_results_of_both_records() -> None:
     assert found + harness.drain()["out"] == ["5 by card", "6 by nothing"]
 
 
+def test_a_field_of_the_result_that_no_side_has_gets_its_default() -> None:
+    class Noted(NamedTuple):
+        cents: int
+        method: str
+        note: str = "new"
+
+    options = {"within": "1 minute", "into": Noted}
+    found = results(options, [Order(1, 5, NOON)], [Payment(1, "card", NOON)])
+    assert found == [(5, "card", "new")]
+
+
 def test_an_error_of_that_function_names_the_key() -> None:
     def failing(order: Order, payment: Payment) -> int:
         return 1 // (order.cents - 6)

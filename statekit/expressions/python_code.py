@@ -293,13 +293,18 @@ class _Writer:
         return source
 
     def _of_values(self, typed: Typed) -> str:
-        """Write an operation that is NULL if an operand is."""
+        """Write an operation that is NULL if an operand is, with its operands from left to right."""
         guards, sources = [], []
         key = _template_key(typed)
         is_repeated = key.endswith((" float", " constant"))
-        for operand in typed.operands:
+        for place, operand in enumerate(typed.operands):
             source = self.value(operand)
-            if operand.type.nullable or (is_repeated and not operand.is_constant):
+            has_guard_behind = any(each.type.nullable for each in typed.operands[place + 1 :])
+            if (
+                operand.type.nullable
+                or (is_repeated and not operand.is_constant)
+                or (has_guard_behind and operand.can_fail)
+            ):
                 held = self._variable()
                 guards.append(f"({held} := {source}) is None")
                 source = held

@@ -52,6 +52,11 @@ Operation = Literal[
     "between_times",  # timestamp - timestamp
 ]
 
+TAKES_NULL = frozenset({"and", "or", "is_null", "distinct", "case", "coalesce"})
+"""Operations that have a value of NULL. The others are NULL if an operand is: their operands are
+computed from left to right, and not those behind one that is NULL.
+"""
+
 
 @dataclass(frozen=True, eq=False)
 class Typed:
@@ -76,6 +81,11 @@ class Typed:
     def is_constant(self) -> bool:
         """True for a constant."""
         return self.operation == "literal"
+
+    @property
+    def is_null(self) -> bool:
+        """True for the constant NULL."""
+        return self.is_constant and self.value is None
 
     @property
     def can_fail(self) -> bool:

@@ -23,7 +23,7 @@ from statekit.expressions.tree import (
     UnaryNode,
     plain_decimal,
 )
-from statekit.expressions.typed import Operation, Typed
+from statekit.expressions.typed import TAKES_NULL, Operation, Typed
 from statekit.expressions.value_types import (
     ValueType,
     field_annotations,
@@ -132,6 +132,9 @@ def _made(
     node: ExpressionNode,
     value: Any = None,
 ) -> Typed:
+    """Return an operation, or NULL if it has a constant NULL as operand, of which it is NULL."""
+    if operation not in TAKES_NULL and any(each.is_null for each in operands):
+        return Typed("literal", (), type_.with_null(), node, None)
     return Typed(operation, operands, type_, node, value)
 
 

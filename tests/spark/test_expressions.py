@@ -149,6 +149,29 @@ def test_a_row_that_fails_in_python_fails_in_spark(session: SparkSession, text: 
     assert str(expression.typed.node) in str(error) or "CASE" in text or "COALESCE" in text
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        "i % 0 / NULL",
+        "NULL / (i % 0)",
+        "-(i % 0) + CAST(NULL AS BIGINT)",
+        "CAST(ABS(i - i - 9223372036854775807 - 1) AS VARCHAR) || NULL",
+        "j + i % 0",
+        "t || CAST(CAST(s AS BIGINT) AS VARCHAR)",
+        "j < CAST(f AS BIGINT)",
+    ],
+)
+def test_operands_that_null_leaves_out_do_not_fail(session: SparkSession, text: str) -> None:
+    row = EXAMPLE._replace(t=None)
+    expression = compiled(text, Row)
+    assert expression.of_record(row) is None
+    df = frame_of([row], session)
+    # Spark computes a part that two columns share before both, unless it may be left out.
+    columns = [expression_column(expression, df).alias(name) for name in ("one", "other")]
+    assert df.select(*columns).collect() == [(None, None)]
+
+
 EXAMPLE = examples_of(ROWS, 1)[0]._replace(i=7, j=None, f=0.5, s="x")
 
 

@@ -20,7 +20,7 @@ from statekit.expressions.compiled import CompiledExpression
 from statekit.expressions.failures import INT_MIN
 from statekit.expressions.python_code import FLOAT_TEXT, INT_TEXT
 from statekit.expressions.tree import MICROSECOND
-from statekit.expressions.typed import Typed
+from statekit.expressions.typed import TAKES_NULL, Typed
 from statekit.expressions.value_types import ValueType
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
@@ -125,7 +125,21 @@ def _column(typed: Typed, columns: Columns) -> Column:
         return _literal(typed)
     operands = [_column(operand, columns) for operand in typed.operands]
     make = _MAKERS.get(f"{typed.operation} {typed.kind}") or _MAKERS[typed.operation]
-    return make(typed, *operands)
+    made = make(typed, *operands)
+    if typed.operation in TAKES_NULL:
+        return made
+    return _behind_nulls(typed, operands, made)
+
+
+def _behind_nulls(typed: Typed, operands: list[Column], made: Column) -> Column:
+    """Return an operation whose right operand is computed only where the left one is not NULL.
+
+    Spark skips it as well, unless it is part of another expression of the job: then it may be
+    computed once for both, before. Only CASE has an order.
+    """
+    if len(operands) < 2 or not (typed.operands[0].type.nullable and typed.operands[1].can_fail):
+        return made
+    return F.when(operands[0].isNotNull(), made)
 
 
 def _literal(typed: Typed) -> Column:

@@ -293,7 +293,7 @@ class _Writer:
         return source
 
     def _of_values(self, typed: Typed) -> str:
-        """Write an operation that is NULL if an operand is, with its operands from left to right."""
+        """Write an operation that is NULL if an operand is, with its operands from the left."""
         guards, sources = [], []
         key = _template_key(typed)
         is_repeated = key.endswith((" float", " constant"))

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from statekit.backend.interface import prefix_end
 from statekit.codec.vectorized import sortable_ints
+from statekit.errors import StateTypeError
 from statekit.functions.context import Context
 from statekit.job.windows.elements import Row
 from statekit.job.windows.instants import LAST, overlap, plus, window_duration
@@ -34,6 +35,7 @@ from statekit.records.keyed_batch import KeyColumns
 from statekit.records.panes import SessionPanes
 from statekit.records.preaggregate import Combiner
 from statekit.records.result_type import Make
+from statekit.shown import shown
 from statekit.state.map_state import MapState
 from statekit.state.options import Aggregate
 from statekit.state.timers import Timer
@@ -57,11 +59,16 @@ class Session(Window):
     """Windows that end after a gap without records of the key. Created by `session`."""
 
     gap: dt.timedelta
+    at_most: dt.timedelta | None = None
     merges = True
     opens_few = True
 
     def __str__(self) -> str:
-        return f"session {self.gap}"
+        return f"session {self.gap}" + (f", at most {self.at_most}" if self.at_most else "")
+
+    @property
+    def in_order(self) -> bool:
+        return self.at_most is not None
 
     def panes(self, event_time: str) -> SessionPanes:
         """Return the panes: runs of a key's records that are in one session, regardless of other
@@ -74,7 +81,7 @@ class Session(Window):
 
     @property
     def durations(self) -> Sequence[dt.timedelta]:
-        return (self.gap,)
+        return (self.gap,) if self.at_most is None else (self.gap, self.at_most)
 
     def rows(self, functions: Aggregate[Any, Any, Any], deadlines: Deadlines) -> SessionRows:
         return SessionRows(self, functions, deadlines)
@@ -89,21 +96,36 @@ class Session(Window):
         return SessionColumns(values, make, self.rows(values.functions, deadlines), combiner)
 
 
-def session(gap: dt.timedelta | str) -> Session:
+def session(gap: dt.timedelta | str, *, at_most: dt.timedelta | str | None = None) -> Session:
     """Return windows per key from a record to `gap` after the last record that follows.
 
-    Records belong to one session if less than the gap lies between them.
+    Records belong to one session if less than the gap lies between them. With `at_most`, a session
+    also ends so long after its first record: a record at that time, or later, starts the next
+    session. Records are then handled in order of event time, so that sessions do not depend on the
+    order of arrival.
 
     Parameters:
         gap: a timedelta or a text such as "30 minutes".
+        at_most: the maximum length of a session, at least the gap; None for no maximum.
 
     Raises:
-        StateTypeError: the gap is not a duration, or zero.
+        StateTypeError: the gap is not a duration, or zero, or more than `at_most`.
 
-    >>> session("30 minutes")
-    Session(gap=datetime.timedelta(seconds=1800))
+    >>> print(session("30 minutes"))
+    session 0:30:00
+    >>> print(session("30 minutes", at_most="4 hours"))
+    session 0:30:00, at most 4:00:00
     """
-    return Session(window_duration(gap, "gap"))
+    silence = window_duration(gap, "gap")
+    if at_most is None:
+        return Session(silence)
+    longest = window_duration(at_most, "at_most")
+    if longest < silence:
+        raise StateTypeError(
+            f"session({shown(gap)}, at_most={shown(at_most)}): each session would end before its "
+            "gap: give at least the gap"
+        )
+    return Session(silence, longest)
 
 
 class OpenSession(Protocol):
@@ -130,7 +152,7 @@ class SessionRows(WindowRows):
         self, window: Session, aggregate: Aggregate[Any, Any, Any], deadlines: Deadlines
     ) -> None:
         assert aggregate.merge is not None
-        self.gap = window.gap
+        self.gap, self._at_most = window.gap, window.at_most
         self.add = aggregate.add
         self._create, self._merge = aggregate.create, aggregate.merge
         self.deadlines = deadlines
@@ -164,6 +186,8 @@ class SessionRows(WindowRows):
             return start, end, self.add(self._create(), value)
         held = reduce(self._merge, (session.held for session in joined))
         start, end = min(start, joined[0].start), max(end, joined[-1].end)
+        if self._at_most is not None:
+            end = min(end, plus(start, self._at_most))
         return start, end, self.add(held, value)
 
     def put_all(self, ctx: Context, windows: Windows, values: Iterable[Any]) -> None:
@@ -243,7 +267,8 @@ class SessionRows(WindowRows):
         """Return the row key of a session with this end: the end, rounded down to a multiple of the
         gap.
 
-        A session is at least one gap long, so no two sessions of a key have the same row. A session
+        A session ends at least a gap after it starts, also with a maximum length, so no two
+        sessions of a key have the same row. A session
         that grows by less than the gap often keeps its row.
         """
         return end if end == LAST else plus(end, -((end - _EPOCH) % self.gap))

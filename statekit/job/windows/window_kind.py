@@ -30,6 +30,7 @@ class Window(ABC):
     Attributes:
         merges: whether windows of a key merge when a record arrives between them.
         overlaps: whether a record may be in several windows.
+        in_order: whether records are handled in order of event time, as with `ordered=True`.
         opens_few: whether a key has few open windows at a time, so that a scan of all of them finds
             those that are due. The kind then needs `columns`.
         durations: the durations that the kind is declared with. Checks make records such durations
@@ -42,6 +43,10 @@ class Window(ABC):
 
     @property
     def overlaps(self) -> bool:
+        return False
+
+    @property
+    def in_order(self) -> bool:
         return False
 
     @property

@@ -58,8 +58,8 @@ def _latenesses(
         )
     if ordered and allowed_us:
         raise results.error(
-            "with ordered=True no record arrives after the end of its window, so "
-            "allowed_lateness= has no effect: add it to lateness="
+            "with ordered=True, or at_most= of sessions, no record arrives after the end of its "
+            "window, so allowed_lateness= has no effect: add it to lateness="
         )
     return dt.timedelta(microseconds=lateness_us), dt.timedelta(microseconds=allowed_us)
 
@@ -103,6 +103,7 @@ class Windowing:
         self._key = (key,) if isinstance(key, str) else tuple(key)
         self.event_time = event_time
         _check_options(results, window, emit)
+        ordered = ordered or window.in_order
         late, allowed = _latenesses(results, lateness, allowed_lateness, ordered=ordered)
         for name in (*self._key, event_time):
             results.annotation(name)
@@ -156,8 +157,8 @@ class Windowing:
             if combiner is None:
                 raise self._results.error(
                     "windows over all records are combined before they are merged, which is not "
-                    'possible with ordered=True, emit="change", an OwnAggregate, or the type of a '
-                    "field: give key= a field"
+                    'possible with ordered=True, emit="change", at_most= of sessions, an '
+                    "OwnAggregate, or the type of a field: give key= a field"
                 )
         columns = self._columns(values, make, combiner)
         traits = Traits(

@@ -155,8 +155,9 @@ class WindowModel:
 
     def _windows(self, records: Sequence[_Timed]) -> Iterator[_Window]:
         match self._kind:
-            case Session(gap):
-                return _sessions(records, timedelta_to_micros(gap))
+            case Session(gap, at_most):
+                most = None if at_most is None else timedelta_to_micros(at_most)
+                return _sessions(records, timedelta_to_micros(gap), most)
             case Sliding() as kind:
                 return _grouped(records, partial(window_bounds, kind))
             case CalendarWindow() as kind:
@@ -187,18 +188,27 @@ def _due(own: _OfKey, watermark: int) -> Sequence[_Timed]:
     return sorted(due, key=lambda timed: (timed.at, timed.input, order_of_value(timed.record)))
 
 
-def _sessions(records: Sequence[_Timed], gap: int) -> Iterator[_Window]:
-    """Yield the sessions of records: less than the gap lies between two records of one session."""
-    times = sorted({timed.at for timed in records})
-    starts = [
-        at
-        for before, at in zip([None, *times], times, strict=False)
-        if before is None or (at - before >= gap and before + gap < MAX_MICROS)
-    ]
-    for start, following in zip(starts, [*starts[1:], None], strict=False):
-        some = [t for t in records if t.at >= start and (following is None or t.at < following)]
-        end = max(timed.at for timed in some) + gap
-        yield _Window(start, min(end, MAX_MICROS), some)
+def _sessions(records: Sequence[_Timed], gap: int, at_most: int | None) -> Iterator[_Window]:
+    """Yield the sessions of records: less than the gap lies between two records of one session.
+
+    Parameters:
+        at_most: the maximum length of a session; None for no maximum.
+    """
+    found: list[_Window] = []
+    for timed in sorted(records, key=lambda timed: timed.at):
+        if not found or not _contains(found[-1], timed.at):
+            found.append(_Window(timed.at, timed.at, []))
+        start, _, some = found[-1]
+        ends = [timed.at + gap, MAX_MICROS] + ([] if at_most is None else [start + at_most])
+        found[-1] = _Window(start, min(ends), [*some, timed])
+    for start, end, some in found:
+        numbers = {timed.number for timed in some}
+        yield _Window(start, end, [timed for timed in records if timed.number in numbers])
+
+
+def _contains(window: _Window, at: int) -> bool:
+    """Return whether an instant is before the end of a window. Nothing comes after the last one."""
+    return at < window.end or window.end == MAX_MICROS
 
 
 def window_bounds(window: Sliding, at: int) -> Iterator[tuple[int, int]]:

@@ -248,12 +248,13 @@ def in_windows(window: Window, seconds: list[int]) -> dict[tuple[int, int], list
     found: dict[tuple[int, int], list[int]] = defaultdict(list)
     if isinstance(window, Session):
         gap = int(window.gap.total_seconds())
+        most = 10**9 if window.at_most is None else int(window.at_most.total_seconds())
         groups: list[list[int]] = []
         for second in sorted(seconds):
-            if not groups or second - groups[-1][-1] >= gap:
+            if not groups or second - groups[-1][-1] >= gap or second - groups[-1][0] >= most:
                 groups.append([])
             groups[-1].append(second)
-        return {(group[0], group[-1] + gap): group for group in groups}
+        return {(g[0], min(g[-1] + gap, g[0] + most)): g for g in groups}
     assert isinstance(window, Sliding)
     size, every = int(window.size.total_seconds()), int(window.every.total_seconds())
     offset = int(window.offset.total_seconds())
@@ -277,6 +278,11 @@ WINDOWS = st.one_of(
         st.integers(0, 30),
     ),
     st.builds(lambda gap: sk.session(after(gap)), st.integers(1, 12)),
+)
+SHORT_SESSIONS = st.builds(
+    lambda gap, more: sk.session(after(gap), at_most=after(gap + more)),
+    st.integers(1, 12),
+    st.integers(0, 20),
 )
 GIVEN = st.lists(
     st.tuples(st.sampled_from("abc"), st.integers(-20, 60), st.integers(0, 9)), max_size=25
@@ -379,7 +385,7 @@ def by_window(outputs: list[Any], how: str) -> list[tuple[tuple[str, float, floa
 
 
 @settings(max_examples=35, deadline=None)
-@given(WINDOWS, GIVEN, ARRIVALS, st.sampled_from(sorted(OF_LIST)), st.booleans())
+@given(WINDOWS | SHORT_SESSIONS, GIVEN, ARRIVALS, st.sampled_from(sorted(OF_LIST)), st.booleans())
 def test_each_window_fires_once_with_the_result_of_plain_python(
     window: Window, given: list[tuple[str, int, int]], arrival: Arrival, how: str, ordered: bool
 ) -> None:
@@ -438,7 +444,7 @@ def test_on_change_every_record_puts_out_its_windows_as_they_are(
 
 
 @settings(max_examples=15, deadline=None)
-@given(WINDOWS, GIVEN, ARRIVALS, st.sampled_from(sorted(OF_LIST)))
+@given(WINDOWS | SHORT_SESSIONS, GIVEN, ARRIVALS, st.sampled_from(sorted(OF_LIST)))
 def test_the_same_on_rocksdb(
     window: Window, given: list[tuple[str, int, int]], arrival: Arrival, how: str
 ) -> None:
@@ -448,6 +454,29 @@ def test_the_same_on_rocksdb(
     outputs = run(harness, arriving(given, arrival), arrival)
     found = by_window([out for epoch in outputs for out in epoch], how)
     assert sorted(found) == sorted(expected(window, given, how).items())
+
+
+@pytest.mark.parametrize("given", [[1, 4, 7, 10, 13], [13, 7, 1, 10, 4], [13, 10, 7, 4, 1]])
+def test_a_session_ends_with_its_maximum_length_in_any_order_of_arrival(given: list[int]) -> None:
+    harness = collected(sk.session("5 s", at_most="9 s"), lateness="20 s")
+    harness.send(*events(*given))
+    assert seen(harness.advance_watermark(at(9.9))) == []
+    assert seen(harness.advance_watermark(at(10))) == [(1, 10, [1, 4, 7])]
+    assert seen(harness.advance_watermark(at(18))) == [(10, 18, [10, 13])]
+    assert is_empty(harness)
+
+
+def test_a_record_that_joins_two_sessions_makes_them_no_longer_than_the_maximum() -> None:
+    harness = collected(sk.session("5 s", at_most="9 s"), lateness="20 s")
+    harness.send(*events(1, 4), *events(11, 14))
+    harness.send(*events(8))
+    assert seen(harness.advance_watermark(at(30))) == [(1, 10, [1, 4, 8]), (11, 19, [11, 14])]
+
+
+def test_a_session_without_end_fires_each_time_that_it_has_its_maximum_length() -> None:
+    harness = collected(sk.session("2 s", at_most="4 s"))
+    found = [out for n in range(12) for out in harness.send(event(n, n))]
+    assert seen(found) == [(0, 4, [0, 1, 2, 3]), (4, 8, [4, 5, 6, 7])]
 
 
 # ------------------------------------------------------------------------------- when they come out
@@ -946,6 +975,8 @@ def test_windows_that_cannot_be_are_refused() -> None:
         (lambda: sk.sliding("285 weeks", "1 s"), r"would be in 172,368,000 windows, and 10,000"),
         (lambda: sk.session("0 s"), "gap='0 s': give more than nothing"),
         (lambda: sk.session(dt.timedelta(-1)), "gap="),
+        (lambda: sk.session("1 h", at_most="59 min"), "each session would end before its gap"),
+        (lambda: sk.session("1 h", at_most="0 s"), "at_most='0 s': give more than nothing"),
     ):
         with pytest.raises(sk.StateTypeError, match=problem):
             make()

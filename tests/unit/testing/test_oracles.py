@@ -93,6 +93,12 @@ def test_windows_are_what_plain_python_says(window: Any, options: dict[str, Any]
         check(windows(window, result, **options), holds=["plain Python"], depth="quick")
 
 
+def test_sessions_of_a_maximum_length_are_what_plain_python_says() -> None:
+    window = sk.session("10 s", at_most="25 s")
+    check(windows(window, "others"), holds=["plain Python"], depth="quick")
+    check(windows(window, "several", emit="change"), holds=["plain Python"], depth="quick")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 @pytest.mark.parametrize("result", RESULTS if SOAK else ["mean", "top", "several"])

@@ -872,8 +872,8 @@ class Stream(Generic[T]):
             into: a record class for the results, or a function of both records, where None is in
                 place of a record without a match. By default results are NamedTuples with the
                 fields of both sides; with "semi" and "anti", the left records.
-            options: see `JoinArguments`: `on`, `within`, `window`, `event_time`, `lateness`,
-                `fields`, `name`.
+            options: see `JoinArguments`: `on`, `within`, `window`, `ttl`, `event_time`,
+                `lateness`, `fields`, `name`.
 
         Raises:
             StateTypeError: an option is not valid; both sides have a field, and the result does not

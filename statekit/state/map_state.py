@@ -232,24 +232,26 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         self.replace_rows(places, held, sizes, ())
 
     def stored_between(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """Return the stored rows of a key between two row keys, in order."""
-        return self._scan(start, end)
+        """Return the stored rows of a key between two row keys, in order, without expired ones."""
+        rows, expiry = self._scan(start, end), self.expiry
+        return rows if expiry is None else filter(lambda row: not expiry.has_expired(row[1]), rows)
 
     def stored_in(
         self, ranges: Iterable[tuple[bytes, bytes]], most: int
     ) -> Iterator[Sequence[tuple[bytes, bytes]]]:
-        """Yield the stored rows in each range of row keys, at most so many of each.
+        """Yield the stored rows in each range of row keys, at most so many of each, without expired
+        ones.
 
         Parameters:
             ranges: the first row key, and the one behind the last; in order.
         """
-        scan = self._scan
+        scan = self._scan if self.expiry is None else self.stored_between
         for start, end in ranges:
             rows = scan(start, end)
             yield rows if type(rows) is list and len(rows) <= most else list(islice(rows, most))
 
     def last_in(self, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """Return the last stored row between two row keys; None if there is none."""
+        """Return the last stored row between two row keys, without a TTL; None if there is none."""
         return next(self._backend.scan(self._name, start, end, reverse=True), None)
 
     # ---------------------------------------------------------------------------------- row by row

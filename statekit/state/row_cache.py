@@ -272,19 +272,20 @@ class RowCache(State):
         sizes: list[int],
         removed: Sequence[tuple[bytes, int]],
     ) -> None:
-        """Write and remove rows of many keys, without a TTL. Nothing is cached.
+        """Write and remove rows of many keys. Nothing is cached.
 
         Parameters:
-            row_keys: of the rows that are written.
+            row_keys: of the rows that are written. With a TTL they are new.
             values: the value of each.
             sizes: those of the rows that they replace, 0 for none.
-            removed: other stored rows, with their sizes.
+            removed: other stored rows, with their sizes. With a TTL, call `remove_rows`.
         """
         self._scope.batch.delete_all(self._name, [row_key for row_key, _ in removed])
         self.rows_added -= len(removed)
         self.bytes_added -= sum(size for _, size in removed)
         stored = self._stored_forms(values) if self._immutable else list(map(self._row, values))
-        self._put_all(row_keys, stored, sizes, (), ())
+        written = UNWRITTEN if self.expiry is None else self.expiry.stamp(UNWRITTEN)
+        self._put_all(row_keys, stored, sizes, repeat(UNWRITTEN), repeat(written))
 
     def rows_of_groups(self, groups: tuple[int, int]) -> Rows:
         """Yield all stored rows of these key groups in order. Each group is one scan."""
@@ -308,6 +309,9 @@ class RowCache(State):
 
     def remove_rows(self, rows: Sequence[tuple[bytes, bytes]], *, at_once: bool = False) -> None:
         """Remove stored rows. Apply the batch if it is large, or if they must be gone at once."""
+        if self.expiry is not None:
+            for row_key, row in rows:
+                self.expiry.forget(row_key, self.expiry.split(row)[1])
         self.replace_rows([], [], [], [(key, len(key) + len(row)) for key, row in rows])
         if self._scope.batch.full or at_once:
             self._scope.spill()

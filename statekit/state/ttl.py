@@ -247,6 +247,10 @@ class Expiry:
         value, written = self.split(row)
         return (None if written <= self._expired_until else value), written
 
+    def has_expired(self, row: bytes) -> bool:
+        """Return whether a row has expired."""
+        return self.is_over(self.split(row)[1])
+
     def split(self, row: bytes) -> tuple[bytes, int]:
         """Return the value of a row, expired or not, and its write time."""
         value, written = unstamped(row, self._era)

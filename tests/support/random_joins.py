@@ -17,6 +17,7 @@ import statekit as sk
 from statekit.testing import JobHarness
 
 START = dt.datetime(2026, 3, 28, 22, tzinfo=dt.UTC)  # some hours before clocks change in Berlin
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)  # where the processing time of a harness begins
 _START = int(START.timestamp())
 
 
@@ -46,6 +47,7 @@ class RandomJoin:
     Attributes:
         how, options: of the join.
         left, right: the records in order of arrival, cut into epochs.
+        arrived: the processing time of each epoch, in seconds after the first one.
     """
 
     seed: int
@@ -53,6 +55,7 @@ class RandomJoin:
     options: dict[str, Any] = field(default_factory=dict)
     left: list[list[Left]] = field(default_factory=list)
     right: list[list[Right]] = field(default_factory=list)
+    arrived: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._random = chosen = random.Random(self.seed)
@@ -66,6 +69,7 @@ class RandomJoin:
         self._every = min(self._every, self._size)
         self._span = chosen.choice([5, 30, 200]) if self._kind != "calendar" else 20_000
         self._is_late = chosen.random() < 0.5  # records arrive in any order, and lateness covers it
+        self._ttl = chosen.choice([None, 1, 20]) if self._kind == "none" else None
         self.options = self._chosen_options()
         self._fill()
 
@@ -83,6 +87,8 @@ class RandomJoin:
             options["fields"] = {of.replace(".", "_"): of for of in fields}
             if self._kind in ("fixed", "calendar"):
                 options["fields"]["start"] = "start"
+        if self._ttl is not None:
+            options["ttl"] = sk.TTL(seconds(self._ttl))
         if self._kind == "none":
             return options
         lateness = seconds(self._span if self._is_late else 0)
@@ -108,6 +114,7 @@ class RandomJoin:
             return [chosen.choice(made) for _ in made] if chosen.random() < 0.3 else made
 
         left, right, epochs = some(Left), some(Right), chosen.randrange(1, 6)
+        self.arrived = sorted(chosen.sample(range(40), epochs))
         if self._is_late or self._kind == "none":
             self.left, self.right = self._cut(left, epochs), self._cut(right, epochs)
             return
@@ -136,6 +143,8 @@ class RandomJoin:
         harness = JobHarness(job, chosen.choice([1, 2, 5]), backend=backend)
         results: list[Any] = []
         for number, (left, right) in enumerate(zip(self.left, self.right, strict=True)):
+            if self._ttl is not None:
+                harness.advance_processing_time(EPOCH + seconds(self.arrived[number] + 1))
             results += harness.send(left=left, right=right)["out"]
             if chosen.random() < 0.2:
                 path = home / f"{self.seed}-{number}"
@@ -148,11 +157,13 @@ class RandomJoin:
     def expected(self) -> Counter[tuple[int | None, ...]]:
         """The results of DuckDB over all records."""
         with duckdb.connect() as database:
-            for name, records in (("l", self.left), ("r", self.right)):
-                database.execute(f"create table {name} (k int, n int, t bigint)")
-                rows = [_numbers(record) for some in records for record in some]
+            sides: list[tuple[str, Sequence[list[Any]]]] = [("l", self.left), ("r", self.right)]
+            for name, records in sides:
+                database.execute(f"create table {name} (k int, n int, t bigint, a bigint)")
+                epochs = zip(self.arrived, records, strict=True)
+                rows = [(*_numbers(record), at) for at, some in epochs for record in some]
                 if rows:
-                    database.executemany(f"insert into {name} values (?, ?, ?)", rows)
+                    database.executemany(f"insert into {name} values (?, ?, ?, ?)", rows)
             return Counter(database.execute(self._sql()).fetchall())
 
     def _sql(self) -> str:
@@ -163,6 +174,8 @@ class RandomJoin:
         elif self._kind in ("fixed", "calendar"):
             left, right = self._in_windows("l"), self._in_windows("r")
             on += " and l.w = r.w"
+        if self._ttl is not None:
+            on += f" and abs(l.a - r.a) < {self._ttl}"
         if self.how in ("semi", "anti"):
             return f"select l.k, l.n, l.t from {left} l {self.how} join {right} r on {on}"
         window = ", coalesce(l.w, r.w)" if self._kind in ("fixed", "calendar") else ""

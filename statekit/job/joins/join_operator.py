@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Required, TypedDict
+from typing import Annotated, Any, NamedTuple, Required, TypedDict
 
 from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits, process
@@ -35,6 +35,7 @@ from statekit.job.windows.window_kind import Window
 from statekit.records.record_type import RecordType
 from statekit.shown import shown
 from statekit.state.map_state import MapState
+from statekit.state.options import TTL
 from statekit.timestamp import DURATION_MAX, duration_to_micros, timedelta_to_micros
 
 Within = dt.timedelta | str | tuple[dt.timedelta | str, dt.timedelta | str]
@@ -76,6 +77,7 @@ class JoinArguments(TypedDict, total=False):
         within: how far the right record may be before or after the left one, in event time; or a
             pair of how far before and how far after.
         window: `tumbling` or `sliding`: both records are in the same window.
+        ttl: in a join without an end, how long a record is kept after it arrived.
         event_time: the field with the event time, or a pair with that of each side.
         lateness: as for `@process`.
         fields: for fields of the results, the field that they get: its name, with "left." or
@@ -86,6 +88,7 @@ class JoinArguments(TypedDict, total=False):
     on: Required[On]
     within: Within | None
     window: Window | None
+    ttl: TTL | None
     event_time: str | tuple[str, str] | None
     lateness: dt.timedelta | str
     fields: Mapping[str, str] | None
@@ -120,8 +123,10 @@ def declared_join(
     )
     points, reach = _points(declaration, within, window)
     _check_how(declaration, points)
+    ttl = options.get("ttl")
+    _check_ttl(declaration, points, ttl)
     lateness = options.get("lateness", _ZERO)
-    operator = _operator(declaration, points, reach, window, lateness, chosen)
+    operator = _operator(declaration, points, reach, window, lateness, ttl, chosen)
     return DeclaredJoin(chosen, operator, declaration.left, declaration.right)
 
 
@@ -188,12 +193,36 @@ def _check_how(declaration: JoinDeclaration, points: JoinPoints) -> None:
         )
 
 
+def _check_ttl(declaration: JoinDeclaration, points: JoinPoints, ttl: Any) -> None:
+    """Check that a TTL fits a join."""
+    if ttl is None:
+        return
+    if not isinstance(ttl, TTL):
+        raise declaration.error(f'ttl={shown(ttl)}: give a TTL, as in ttl=sk.TTL("30 days")')
+    if points.ends:
+        raise declaration.error(
+            "ttl= has no effect with within= or window=: records are removed when no match can "
+            "follow: leave it out"
+        )
+    if ttl.clock == "event":
+        raise declaration.error(
+            'ttl= with clock="event": a join without an end has no event time: give within= and '
+            "event_time=, or a TTL in processing time"
+        )
+    if ttl.refresh == "read":
+        raise declaration.error(
+            'ttl= with refresh="read": a match does not restart the TTL of a record: use '
+            'refresh="write"'
+        )
+
+
 def _operator(
     declaration: JoinDeclaration,
     points: JoinPoints,
     reach: Reach,
     window: Window | None,
     lateness: dt.timedelta | str,
+    ttl: TTL | None,
     name: str,
 ) -> Process[Any, ..., Any]:
     """Return the process function of a join."""
@@ -212,13 +241,15 @@ def _operator(
     results = declaration.results(getattr(points, "ends_of", None))
     emits: Any = {"semi": "left", "anti": "nothing"}.get(how, "pairs")
     join = StreamJoin(*sides, points, results, emits)
-    output = declaration.into
+    maps = [_MAP[Place, cls] for cls in stored]
+    if ttl is not None:
+        maps = [Annotated[each, ttl] for each in maps]
     hints = {
         "records": declaration.left.cls | declaration.right.cls,
         "ctx": Context,
-        "left": _MAP[Place, stored[0]],
-        "right": _MAP[Place, stored[1]],
-        "return": _ITERATOR[output],
+        "left": maps[0],
+        "right": maps[1],
+        "return": _ITERATOR[declaration.into],
     }
     interval = str(window) if window is not None else f"{reach.before}, {reach.after}"
     definition = {"on": declaration.shown_on(), "how": how, "within": interval}

@@ -25,6 +25,7 @@ class _Row:
         at: its event time, or the start of its window, in microseconds.
         over_at: the watermark at which it can get no more matches, in microseconds.
         row: the row.
+        came_at: the processing time of its epoch, in microseconds.
         is_matched: whether a match was found.
     """
 
@@ -32,6 +33,7 @@ class _Row:
     at: int
     over_at: int
     row: Any
+    came_at: int
     is_matched: bool = False
 
 
@@ -46,16 +48,23 @@ class JoinModel:
         self._made_of: JoinedResult = process.traits.made_of
         self._key_of = process.key_of()
         self._time_of = None if process.event_time is None else process.time_of()
+        ttl = process.states[0].ttl
+        self._kept_us = None if ttl is None else ttl.duration_us
+        self._now_us = 0
         self._left: list[_Row] = []
         self._right: list[_Row] = []
 
-    def run(self, records: Sequence[tuple[Any, int]], watermark: int) -> list[Any]:
+    def run(self, records: Sequence[tuple[Any, int]], watermark: int, now_us: int) -> list[Any]:
         """Run one epoch, and return the results.
 
         Parameters:
             records: the records that are not late, each with the number of its input.
             watermark: of the epoch, in microseconds.
+            now_us: the processing time of the epoch.
         """
+        self._now_us = now_us
+        if self._kept_us is not None:
+            self._left, self._right = map(self._unexpired, (self._left, self._right))
         found: list[Any] = []
         for is_left in (True, False):
             cls = self._made_of.left if is_left else self._made_of.right
@@ -65,19 +74,24 @@ class JoinModel:
                         found += self._added(row, is_left=is_left)
         return found + list(self._over(watermark))
 
+    def _unexpired(self, rows: list[_Row]) -> list[_Row]:
+        assert self._kept_us is not None
+        return [row for row in rows if self._now_us < row.came_at + self._kept_us]
+
     def _rows(self, record: Any, *, is_left: bool) -> Iterator[_Row]:
         """Yield the row of a record for each of its windows."""
         key, made_of = self._key_of(record), self._made_of
         if self._time_of is None:
-            yield _Row(key, 0, MAX_MICROS + 1, record)
+            yield _Row(key, 0, MAX_MICROS + 1, record, self._now_us)
             return
         at = self._time_of(record)
         if made_of.window is None:
             after = made_of.reach.after if is_left else made_of.reach.before
-            yield _Row(key, at, min(at + after, MAX_MICROS), record)
+            yield _Row(key, at, min(at + after, MAX_MICROS), record, self._now_us)
             return
         for start, end in self._windows(at):
-            yield _Row(key, start, MAX_MICROS if end == MAX_MICROS else end - 1, record)
+            over_at = MAX_MICROS if end == MAX_MICROS else end - 1
+            yield _Row(key, start, over_at, record, self._now_us)
 
     def _windows(self, at: int) -> Iterable[tuple[int, int]]:
         """Return the start and end of each window that contains an instant."""

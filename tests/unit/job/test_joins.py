@@ -241,6 +241,62 @@ def test_a_join_without_an_end_finds_a_record_of_any_earlier_epoch() -> None:
     assert harness.send(payments=[Payment(1, "card", at(9))])["out"] == [(1, "card"), (2, "card")]
 
 
+def test_a_record_with_a_ttl_matches_until_so_long_after_it_arrived() -> None:
+    harness = JobHarness(joined(into=Seen, ttl=sk.TTL("10 minutes")), backend="rocksdb")
+    began = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    harness.send(orders=[Order(1, 1, NOON)])
+    harness.advance_processing_time(began + dt.timedelta(minutes=10) - dt.datetime.resolution)
+    assert harness.send(payments=[Payment(1, "in time", NOON)])["out"] == [(1, "in time")]
+    harness.advance_processing_time(began + dt.timedelta(minutes=10))
+    late = harness.send(payments=[Payment(1, "too late", NOON)], orders=[Order(1, 2, NOON)])
+    assert late["out"] == [(2, "in time"), (2, "too late")]
+    assert [row.cents for row in harness.state("j", "left", 1).values()] == [2]
+    harness.advance_processing_time(began + dt.timedelta(minutes=30))
+    assert harness.state("j", "left", 1) == harness.state("j", "right", 1) == {}
+
+
+def test_expired_records_are_removed_and_matched_ones_of_a_semi_join_before(tmp_path: Any) -> None:
+    orders = [Order(n, 1, NOON) for n in range(20)]
+    payments = [Payment(n, "card", NOON) for n in range(10)]
+
+    def rows_after(minute: int, count: int) -> list[int]:
+        joined(how="semi", ttl=sk.TTL("10 minutes")).run(
+            {"orders": orders, "payments": payments[:count]},
+            checkpoint=tmp_path / "c",
+            clock=lambda: minute * 60_000_000,
+            drain=False,
+        )
+        repository = Repository(tmp_path / "c")
+        found = verify(repository)
+        assert found.is_intact, found
+        rows = repository.manifest(repository.epochs()[-1]).operators["j"].rows
+        return [rows.get(side, 0) for side in ("left", "right")]
+
+    assert rows_after(0, 0) == [20, 0]
+    assert rows_after(5, 9) == [11, 9]
+    assert rows_after(15, 10) == [0, 1]  # an epoch of a new payment
+
+
+@pytest.mark.parametrize("turned_on", [True, False])
+def test_a_ttl_may_be_turned_on_and_off(turned_on: bool, tmp_path: Any) -> None:
+    def run(ttl: sk.TTL | None, minute: int, **records: list[Any]) -> list[Any]:
+        done = joined(into=Seen, ttl=ttl).run(
+            {"orders": orders, "payments": payments[: records["so_far"][0]]},
+            checkpoint=tmp_path / "c",
+            clock=lambda: minute * 60_000_000,
+            drain=False,
+        )
+        return list(done["out"])
+
+    orders = [Order(1, 1, NOON)]
+    payments = [Payment(1, f"{n}", NOON) for n in range(3)]
+    before, after = (None, sk.TTL("10 minutes")) if turned_on else (sk.TTL("10 minutes"), None)
+    run(before, 0, so_far=[0])
+    assert run(after, 5, so_far=[1]) == [(1, "0")]
+    assert run(after, 14, so_far=[2]) == [(1, "1")]
+    assert run(after, 15, so_far=[3]) == ([] if turned_on else [(1, "2")])
+
+
 def test_a_stream_is_joined_with_itself() -> None:
     job = sk.Job("shop")
     orders = job.source("orders", Order)
@@ -361,6 +417,11 @@ def test_a_key_may_be_an_expression() -> None:
         ({"fields": ["cents"]}, r"fields=\['cents'\]: give a mapping"),
         ({"into": partial(max, 1)}, "give a record class, or a function of two records"),
         ({"event_time": ("at", "paid")}, "event_time= is for within= or window="),
+        ({"ttl": "30 days"}, r'ttl=.30 days.: give a TTL, as in ttl=sk.TTL\("30 days"\)'),
+        ({"ttl": sk.TTL("1 h"), "within": "1 h"}, "ttl= has no effect with within= or window="),
+        ({"ttl": sk.TTL("1 h", clock="event")}, "a join without an end has no event time"),
+        ({"ttl": sk.TTL("1 h", refresh="read")}, "a match does not restart the TTL of a record"),
+        ({"ttl": sk.TTL("1 h"), "how": "left"}, 'how="left" emits rows without a match when no'),
     ],
 )
 def test_a_wrong_option_is_refused_when_it_is_declared(
@@ -446,6 +507,12 @@ def test_another_interval_does_not_continue_with_the_state(tmp_path: Any) -> Non
         joined(within="2 hours", into=Seen).run(
             {"orders": [order], "payments": [payment]}, checkpoint=tmp_path / "c"
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["inner", "semi"])
+def test_check_proves_a_job_with_a_join_with_a_ttl(how: str) -> None:
+    check(joined(how=how, ttl=sk.TTL("1 minute")), examples=20)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from sortedcontainers import SortedDict
@@ -57,6 +58,12 @@ Rows = Iterator[tuple[bytes, bytes]]
 """Keys and rows in order."""
 
 
+RowRange = tuple[bytes, bytes]
+"""The first row key, and the one behind the last."""
+
+Scan = Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]
+
+
 class RowReads(NamedTuple):
     """Reads of the rows of one state, for the hot loop. Not valid after `close`.
 
@@ -64,11 +71,32 @@ class RowReads(NamedTuple):
         get: returns the row of a key; None if there is none.
         get_all: returns the rows of keys that are in order; None for a key without a row.
         scan: returns keys and rows between two keys of a key group.
+        scan_each: yields keys and rows in each of several ranges that are in order, at most so many
+            of each. A write between two of them may be visible or not.
     """
 
     get: Callable[[bytes], bytes | None]
     get_all: Callable[[Sequence[bytes]], list[bytes | None]]
-    scan: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]
+    scan: Scan
+    scan_each: Callable[[Iterable[RowRange], int], Iterator[Sequence[tuple[bytes, bytes]]]]
+
+    @classmethod
+    def each_by_itself(
+        cls,
+        get: Callable[[bytes], bytes | None],
+        get_all: Callable[[Sequence[bytes]], list[bytes | None]],
+        scan: Scan,
+    ) -> RowReads:
+        """Return reads in which several ranges are scanned one by one."""
+        return cls(get, get_all, scan, partial(scan_one_by_one, scan))
+
+
+def scan_one_by_one(
+    scan: Scan, ranges: Iterable[RowRange], most: int
+) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+    """Yield the rows in each range, at most so many of each, by a scan for each."""
+    for start, end in ranges:
+        yield list(islice(scan(start, end), most))
 
 
 class Backend(Protocol):
@@ -140,7 +168,8 @@ class MemoryBackend:
         self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
     ) -> RowReads:
         get = self._state(state).get
-        return RowReads(get, partial(self.get_many, state), partial(self.scan, state))
+        get_all, scan = partial(self.get_many, state), partial(self.scan, state)
+        return RowReads.each_by_itself(get, get_all, scan)
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         return list(map(self._state(state).get, keys))

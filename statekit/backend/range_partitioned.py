@@ -8,16 +8,18 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from statekit.backend.interface import (
     FirstKey,
     NextKeys,
+    RowRange,
     RowReads,
     Rows,
     StateSize,
+    scan_one_by_one,
     total_size,
     unknown_state,
     used_after_close,
@@ -138,7 +140,16 @@ class FragmentedBackend(_Fragments[RocksBackend]):
                 return touched[0].scan(start, end)
             return chain.from_iterable(each.scan(start, end) for each in touched)
 
-        return RowReads(get, get_all, scan)
+        def scan_each(
+            ranges: Iterable[RowRange], most: int
+        ) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+            for touched, some in groupby(ranges, lambda each: self._touched(*each)):
+                if len(readers[touched]) == 1:
+                    yield from readers[touched.start].scan_each(some, most)
+                else:
+                    yield from scan_one_by_one(scan, some, most)
+
+        return RowReads(get, get_all, scan, scan_each)
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         rows: dict[bytes, bytes | None] = {}

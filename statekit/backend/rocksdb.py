@@ -224,7 +224,7 @@ class RocksBackend:
         errors = _StorageErrors(self, "read")
         reads = SortedReads(family, scan, check, errors, next_keys, first_key)
         self._readers.add(reads)
-        return RowReads(reads.get, reads.get_all, reads.scan)
+        return RowReads(reads.get, reads.get_all, reads.scan, reads.scan_each)
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         family = self._family(state)

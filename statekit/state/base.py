@@ -132,6 +132,7 @@ class State:
         "_exact",
         "_name",
         "_scan",
+        "_scan_each",
         "_scope",
         "_spec",
         "bytes_added",
@@ -290,7 +291,8 @@ class ManyRowState(State):
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)
-        self._scan = backend.reader(spec.name).scan
+        reads = backend.reader(spec.name)
+        self._scan, self._scan_each = reads.scan, reads.scan_each
 
     def clear(self) -> None:
         """Remove all rows of this key. Stored rows are counted one by one, and removed as one

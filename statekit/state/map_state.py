@@ -12,11 +12,18 @@ from collections.abc import (
     Sequence,
     ValuesView,
 )
-from itertools import islice, takewhile
+from itertools import takewhile
 from operator import gt, lt
 from typing import Any, TypeVar, cast, overload
 
-from statekit.backend.interface import Backend, RowReads, Rows, prefix_end
+from statekit.backend.interface import (
+    Backend,
+    RowRange,
+    RowReads,
+    Rows,
+    prefix_end,
+    scan_one_by_one,
+)
 from statekit.checkpoint.era import UNWRITTEN
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.errors import StateTypeError
@@ -237,7 +244,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return rows if expiry is None else filter(lambda row: not expiry.has_expired(row[1]), rows)
 
     def stored_in(
-        self, ranges: Iterable[tuple[bytes, bytes]], most: int
+        self, ranges: Iterable[RowRange], most: int
     ) -> Iterator[Sequence[tuple[bytes, bytes]]]:
         """Yield the stored rows in each range of row keys, at most so many of each, without expired
         ones.
@@ -245,10 +252,9 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         Parameters:
             ranges: the first row key, and the one behind the last; in order.
         """
-        scan = self._scan if self.expiry is None else self.stored_between
-        for start, end in ranges:
-            rows = scan(start, end)
-            yield rows if type(rows) is list and len(rows) <= most else list(islice(rows, most))
+        if self.expiry is not None:
+            return scan_one_by_one(self.stored_between, ranges, most)
+        return self._scan_each(ranges, most)
 
     def last_in(self, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         """Return the last stored row between two row keys, without a TTL; None if there is none."""

@@ -60,7 +60,7 @@ class RowCache(State):
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)
-        self._read, self._read_all, _ = self._reader(backend)
+        self._read, self._read_all, *_ = self._reader(backend)
         self._immutable = spec.codec.immutable
         self._from_row: Callable[[bytes], Any] = self._decode if self._immutable else bytes
         self._to_row: Callable[[Any], bytes] = self._encode if self._immutable else bytes

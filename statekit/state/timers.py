@@ -146,7 +146,7 @@ class Timers:
     ) -> None:
         self._scope = scope
         self._backend = backend
-        self._read, self._read_all, self._scan = backend.reader(TIMERS)
+        self._read, self._read_all, self._scan, _ = backend.reader(TIMERS)
         self._handled = handled
         self._has_event_time = has_event_time
         self._joins = joins

@@ -271,7 +271,7 @@ class WrappedBackend:
     def reader(
         self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
     ) -> RowReads:
-        return RowReads(
+        return RowReads.each_by_itself(
             partial(self.get, state), partial(self.get_many, state), partial(self.scan, state)
         )
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
@@ -111,6 +112,13 @@ class Contract(RuleBasedStateMachine):
         assert found == self.model.scan(state, start, end, reverse)
         if not reverse:
             assert list(self.backend.reader(state).scan(start, end)) == found
+
+    @rule(state=st.sampled_from(STATES), bounds=st.sets(KEYS, max_size=6), most=st.integers(1, 3))
+    def scan_each(self, state: str, bounds: set[bytes], most: int) -> None:
+        ranges = list(pairwise(sorted(bounds)))
+        found = map(list, self.backend.reader(state).scan_each(ranges, most))
+        expected = [self.model.scan(state, *each, reverse=False)[:most] for each in ranges]
+        assert list(found) == expected
 
     @rule(state=st.sampled_from(STATES), start=KEYS, end=KEYS, reverse=st.booleans())
     def begin_scan(self, state: str, start: bytes, end: bytes, reverse: bool) -> None:
@@ -340,6 +348,8 @@ def test_abandoned_scans_do_not_keep_the_database_locked(tmp_path: Path) -> None
         backend.write(batch_of([Put("a", bytes([i]), b"v") for i in range(10)]))
         begun, untouched = backend.scan("a", b"", END), backend.scan("a", b"", END, reverse=True)
         assert next(begun) == (b"\x00", b"v")
+        several = backend.reader("a").scan_each([(b"\x05", b"\x06"), (b"\x00", b"\x01")], 9)
+        assert list(map(len, several)) == [1, 1]
         gc.disable()  # so that nothing but close() can let go of the iterators
         try:
             backend.close()
@@ -354,8 +364,16 @@ def test_abandoned_scans_do_not_keep_the_database_locked(tmp_path: Path) -> None
 def test_use_of_a_kept_getter_or_flush_after_close_is_a_clear_error(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path / "db", ["a"])
     get, get_all = backend.reader("a").get, backend.reader("a").get_all
+    backend.write(batch_of([Put("a", b"k", b"v")]))
+    some = backend.reader("a").scan_each([(b"l", b"m"), (b"k", b"l"), (b"j", b"k")], 1)
+    assert [next(some), next(some)] == [[], [(b"k", b"v")]]
     backend.close()
-    calls: list[Callable[[], object]] = [lambda: get(b"k"), lambda: get_all([b"k"]), backend.flush]
+    calls: list[Callable[[], object]] = [
+        lambda: get(b"k"),
+        lambda: get_all([b"k"]),
+        lambda: next(some),
+        backend.flush,
+    ]
     for call in calls:
         with pytest.raises(StatekitError, match="was closed"):
             call()
@@ -501,6 +519,7 @@ def test_unreadable_block_is_an_error_and_never_the_end_of_the_rows(tmp_path: Pa
         lambda: backend.get_many("a", keys),
         lambda: list(map(get, keys)),
         lambda: backend.reader("a").get_all(keys),
+        lambda: list(backend.reader("a").scan_each([(b"9", END), (b"", END)], 9_999)),
         lambda: [backend.get("a", key) for key in keys],
     ]
     for read in reads:
@@ -911,7 +930,7 @@ def test_a_scanner_returns_the_rows_of_scan_whatever_was_read_ahead(data: st.Dat
     with tempfile.TemporaryDirectory() as home:
         backend = RocksBackend(home, ["a"])
         backend.write(batch_of([Put("a", bytes([0, n]), b"v") for n in range(0, 250, 2)]))
-        kept = backend.reader("a").scan
+        kept, each = backend.reader("a").scan, backend.reader("a").scan_each
         position = 0
         for _ in range(data.draw(st.integers(1, 60))):
             if data.draw(st.integers(0, 9)) == 0:
@@ -923,6 +942,11 @@ def test_a_scanner_returns_the_rows_of_scan_whatever_was_read_ahead(data: st.Dat
             start = bytes([0, position])
             end = data.draw(st.sampled_from([bytes([0, min(255, position + 3)]), b"\x01", END]))
             assert list(kept(start, end)) == list(backend.scan("a", start, end))
+            bounds = data.draw(st.sets(st.integers(0, 255), max_size=9).map(sorted))
+            ranges = list(pairwise(bytes([0, bound]) for bound in bounds))
+            most = data.draw(st.sampled_from([1, 3, 999]))
+            expected = [list(backend.scan("a", *some))[:most] for some in ranges]
+            assert list(map(list, each(ranges, most))) == expected
         backend.close()
 
 

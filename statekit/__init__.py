@@ -25,6 +25,7 @@ from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import Process, process
 from statekit.job.job import Job
 from statekit.job.stream import OperatorStream, Stream, Windowed
+from statekit.job.windows.count_windows import count_windows
 from statekit.job.windows.field_aggregates import (
     Collect,
     Count,
@@ -125,6 +126,7 @@ __all__ = [
     "View",
     "Windowed",
     "col",
+    "count_windows",
     "digest",
     "expr",
     "feed",

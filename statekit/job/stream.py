@@ -523,7 +523,7 @@ class Stream(Generic[T]):
         window: Window,
         *,
         key: str | tuple[str, ...] | list[str],
-        event_time: str,
+        event_time: str | None = None,
         lateness: dt.timedelta | str = dt.timedelta(0),
         allowed_lateness: dt.timedelta | str = dt.timedelta(0),
         emit: Literal["close", "change"] = "close",
@@ -534,9 +534,9 @@ class Stream(Generic[T]):
         as `aggregate`.
 
         Parameters:
-            window: `tumbling`, `sliding` or `session`.
+            window: `tumbling`, `sliding`, `session` or `count_windows`.
             key, event_time, lateness, ordered, renamed: as for `@process`. With `key=()`, windows
-                have all records.
+                have all records. All but `count_windows` need event time.
             allowed_lateness: how long a window is kept for late records after it has fired. It
                 fires again, with the updated result, in each epoch in which it gets any.
             emit: let a window fire once it is complete ("close"), or at each record ("change").
@@ -1262,7 +1262,7 @@ class Windowed(Generic[T]):
         Parameters:
             by: the field whose largest value is last; by default the event time.
         """
-        last = Last(field, by=self._windowing.event_time if by is None else by)
+        last = Last(field, by=self._windowing.time_field if by is None else by)
         title = "last" if field is None else f"last_{field}"
         return self._single(title, field or "record", last, name, into)
 

@@ -157,6 +157,22 @@ class WithoutKey:
 
 
 @dataclass(frozen=True)
+class WithoutTimes:
+    """Creates records without the start and the end of a window, which follow the key.
+
+    Parameters:
+        make: creates a record from the values of its fields.
+        key_size: the number of key fields.
+    """
+
+    make: Make
+    key_size: int
+
+    def __call__(self, *values: Any) -> Any:
+        return self.make(*values[: self.key_size], *values[self.key_size + 2 :])
+
+
+@dataclass(frozen=True)
 class _Into:
     """Creates records of a class of the user from the values of all fields of a result.
 

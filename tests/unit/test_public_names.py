@@ -82,6 +82,7 @@ PUBLIC = [
     "View",
     "Windowed",
     "col",
+    "count_windows",
     "digest",
     "expr",
     "feed",

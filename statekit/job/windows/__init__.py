@@ -2,9 +2,9 @@
 
 From what a user declares to what a shard does:
 
-- `sliding`, `calendar_windows` and `sessions` have the kinds of windows, each with its rows and
-  columns: `window_kind` says what a kind is. `calendar_grid` computes the boundaries of calendar
-  windows with the clocks of `zone_clock`. `field_aggregates` has the aggregates.
+- `sliding`, `calendar_windows`, `sessions` and `count_windows` have the kinds of windows, each with
+  its rows and columns: `window_kind` says what a kind is. `calendar_grid` computes the boundaries
+  of calendar windows with the clocks of `zone_clock`. `field_aggregates` has the aggregates.
   What an aggregate keeps of records of one type is its `accumulation`.
 - `window_operator` makes the operator of windows, and `per_key` beside this folder that of
   aggregates by key. Both are described as an `AggregatedResult`, for models.

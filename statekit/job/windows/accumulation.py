@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -46,6 +47,20 @@ class Accumulation(NamedTuple):
     added: Callable[..., Sequence[Any]] = first_column
     element: Any = None
     copy_added: Copy | None = None
+
+
+def kept_in_row(of: Accumulation) -> Accumulation:
+    """Return the same accumulation with the elements of a list as its accumulator."""
+    if of.element is None:
+        return of
+    functions: Aggregate[Any, Any, Any] = Aggregate(list, _appended, itself, operator.add)
+    return of._replace(accumulator=of.result, functions=functions, element=None)
+
+
+def _appended(elements: list[Any], value: Any) -> list[Any]:
+    if value is not None:
+        elements.append(value)
+    return elements
 
 
 def itself(value: Any) -> Any:

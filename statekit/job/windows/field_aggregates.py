@@ -348,7 +348,7 @@ class Collect(FieldAggregate):
     """All records, or all values of a field, as a list in the order of arrival. None is skipped.
 
     Without windows the state is a `ListState`: an epoch writes the new elements. A result is the
-    whole list, which is read for it. The list of a window is in the order of time.
+    whole list, which is read for it. The list of a window of time is in the order of time.
     """
 
     field: str | None = None

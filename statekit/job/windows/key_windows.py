@@ -55,11 +55,14 @@ class KeyWindows:
             for window in self.rows.put(ctx, windows, self.value_of(record))
         ]
 
-    def add_all(self, records: Any, ctx: Any, windows: Any, *collected: Any) -> None:
-        """Add all records of the key."""
+    def add_all(
+        self, records: Any, ctx: Any, windows: Any, *collected: Any
+    ) -> Iterator[Any] | None:
+        """Add all records of the key, and return the results of the windows that end with one."""
         records = self._storing(records, ctx, collected)
         values = records if self.value_of is itself else map(self.value_of, records)
-        self.rows.put_all(ctx, windows, values)
+        full = self.rows.put_all(ctx, windows, values)
+        return None if full is None else (self._result(ctx, window, ()) for window in full)
 
     def _storing(self, records: Any, ctx: Context, collected: Sequence[Any]) -> Any:
         """Return an iterable of records that stores the elements of each as it is taken."""

@@ -122,8 +122,11 @@ class WindowRows(ABC):
         """Add a value to the windows of the current record, and return these windows."""
 
     @abstractmethod
-    def put_all(self, ctx: Context, windows: Windows, values: Iterable[Any]) -> None:
-        """Add a value for each record of a key.
+    def put_all(
+        self, ctx: Context, windows: Windows, values: Iterable[Any]
+    ) -> Iterable[OpenWindow] | None:
+        """Add a value for each record of a key. Return the windows that are full, if windows end
+        with a record.
 
         Parameters:
             values: taken one by one, each while its record is handled.

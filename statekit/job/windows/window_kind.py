@@ -1,7 +1,7 @@
 """Kinds of windows: the properties of a kind, and the classes that keep its windows.
 
 A kind is one module: its `Window`, the functions that create it, the rows of a key, and the columns
-of many keys: `sliding`, `calendar_windows` and `sessions`.
+of many keys: `sliding`, `calendar_windows`, `sessions` and `count_windows`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Window(ABC):
 
     Attributes:
         merges: whether windows of a key merge when a record arrives between them.
+        has_times: whether windows are intervals of time. Those that are not need no event time.
         overlaps: whether a record may be in several windows.
         in_order: whether records are handled in order of event time, as with `ordered=True`.
         opens_few: whether a key has few open windows at a time, so that a scan of all of them finds
@@ -40,6 +41,7 @@ class Window(ABC):
     """
 
     merges: ClassVar[bool] = False
+    has_times: ClassVar[bool] = True
 
     @property
     def overlaps(self) -> bool:
@@ -70,7 +72,7 @@ class Window(ABC):
         """
 
     @abstractmethod
-    def end_of(self, row: dt.datetime, stored: Any) -> dt.datetime:
+    def end_of(self, row: Any, stored: Any) -> dt.datetime:
         """Return the end of a window, from its row and the value of that."""
 
     def panes(self, event_time: str) -> Panes | None:

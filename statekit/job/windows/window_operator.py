@@ -20,7 +20,7 @@ from statekit.job.windows.window_values import WindowValues
 from statekit.records.partial_aggregate import absent_or_none
 from statekit.records.preaggregate import Combiner, has_columns
 from statekit.records.record_type import RecordType
-from statekit.records.result_type import Make, ResultRecords, WithoutKey
+from statekit.records.result_type import Make, ResultRecords, WithoutKey, WithoutTimes
 from statekit.shown import shown
 from statekit.state.map_state import MapState
 from statekit.state.timers import Timer
@@ -35,10 +35,34 @@ def _check_options(results: ResultRecords, window: Any, emit: Any) -> None:
     if not isinstance(window, Window):
         raise results.error(
             f'{shown(window)} is no window: give tumbling("1 hour"), '
-            'sliding("1 hour", "5 minutes") or session("30 minutes")'
+            'sliding("1 hour", "5 minutes"), session("30 minutes") or count_windows(100)'
         )
     if emit not in ("close", "change"):
         raise results.error(f'emit={shown(emit)}: use "close" or "change"')
+
+
+def _check_times(
+    results: ResultRecords, window: Window, event_time: str | None, late: Any, **others: bool
+) -> None:
+    """Check the options of event time.
+
+    Parameters:
+        late: the lateness.
+        others: whether options are given that need event time, or windows of time, by name.
+    """
+    if event_time is None and window.has_times:
+        raise results.error(f"{window}: say which field has the event_time")
+    given = [name for name, is_given in others.items() if is_given]
+    if not window.has_times and (refused := [n for n in given if n != "ordered"]):
+        raise results.error(
+            f"{refused[0]}= is for windows of time, and a window of {window} fires with its last "
+            "record: leave it out"
+        )
+    if event_time is None and (given or late != _ZERO):
+        raise results.error(
+            f"{given[0] if given else 'lateness'}= needs event time: say which field has the "
+            "event_time"
+        )
 
 
 def _latenesses(
@@ -77,7 +101,7 @@ class Windowing:
         combines: whether records may be combined before they are routed: those of one stream.
 
     Attributes:
-        event_time: the field with the time of a record.
+        event_time: the field with the time of a record; None without event time.
 
     Raises:
         StateTypeError: an option is not valid; the message names it.
@@ -89,7 +113,7 @@ class Windowing:
         window: Window,
         *,
         key: str | tuple[str, ...] | list[str],
-        event_time: str,
+        event_time: str | None = None,
         lateness: dt.timedelta | str = _ZERO,
         allowed_lateness: dt.timedelta | str = _ZERO,
         emit: Literal["close", "change"] = "close",
@@ -105,7 +129,10 @@ class Windowing:
         _check_options(results, window, emit)
         ordered = ordered or window.in_order
         late, allowed = _latenesses(results, lateness, allowed_lateness, ordered=ordered)
-        for name in (*self._key, event_time):
+        self._at_change = emit == "change"
+        options = {"allowed_lateness": bool(allowed), "emit": self._at_change, "ordered": ordered}
+        _check_times(results, window, event_time, late, **options)
+        for name in (*self._key, *filter(None, (event_time,))):
             results.annotation(name)
         if len(set(self._key)) < len(self._key):
             raise results.error(f"key={self._key} must name different fields")
@@ -117,13 +144,14 @@ class Windowing:
             "emit": emit,
             "ordered": str(ordered),
         }
-        self._allowed_lateness, self._at_change = allowed, emit == "change"
+        self._allowed_lateness = allowed
         self._takes_all = not self._at_change and not ordered
         self._combines = combines and self._takes_all
         if window.merges:  # one that has fired fires again whenever it grows
             self._combines = self._combines and not allowed
         leads = {"close": allowed, "forget": _ZERO} if allowed else {"close": _ZERO}
         leads = {"forget": _ZERO} if self._at_change else leads
+        leads = {} if event_time is None else leads
         fires_once = not (self._at_change or ordered or allowed)
         self._fires_many = fires_once and window.opens_few
         self._deadlines = Deadlines(leads, ordered, has_timers=not self._fires_many)
@@ -132,6 +160,17 @@ class Windowing:
         return (
             f"{self._window} by {', '.join(self._key)}" if self._key else f"{self._window} of all"
         )
+
+    @property
+    def time_field(self) -> str:
+        """The field with the time of a record.
+
+        Raises:
+            StateTypeError: there is none.
+        """
+        if self.event_time is None:
+            raise self._results.error("last() without event time: say by= which field it is last")
+        return self.event_time
 
     def operator(
         self, aggregates: Mapping[str, FieldAggregate], into: Any, title: str = "aggregate"
@@ -149,16 +188,21 @@ class Windowing:
         check_aggregates(self._results, aggregates)
         name = "_".join((title, "by", *self._key) if self._key else (title, "all"))
         window = self._window
-        values = WindowValues(aggregates, self._results, overlap=window.overlaps)
+        in_rows = not window.has_times
+        values = WindowValues(
+            aggregates, self._results, overlap=window.overlaps, lists_in_rows=in_rows
+        )
         output, make = self._results.result_class(name, self._types(name, values), into)
         rows, combiner = self._rows(values), self._combiner(values)
+        if not window.has_times:
+            make = WithoutTimes(make, len(self._key))
         if not self._key:
             make = WithoutKey(make)
             if combiner is None:
                 raise self._results.error(
                     "windows over all records are combined before they are merged, which is not "
-                    'possible with ordered=True, emit="change", at_most= of sessions, an '
-                    "OwnAggregate, or the type of a field: give key= a field"
+                    'possible with ordered=True, emit="change", at_most= of sessions, windows by '
+                    "count, an OwnAggregate, or the type of a field: give key= a field"
                 )
         columns = self._columns(values, make, combiner)
         traits = Traits(
@@ -191,14 +235,15 @@ class Windowing:
 
     def _types(self, name: str, values: WindowValues) -> dict[str, Any]:
         """Return the annotations of the fields of a result."""
-        names = [*self._key, "start", "end", *values.types]
+        times = {"start": dt.datetime, "end": dt.datetime} if self._window.has_times else {}
+        names = [*self._key, *times, *values.types]
         if len(set(names)) < len(names):
             raise self._results.error(
                 f"{name} would have the fields {', '.join(names)}, two of them with one name: "
                 f"give the aggregate another name, or rename the field of {self._record.name}"
             )
         types = {key: self._results.annotation(key) for key in self._key}
-        return types | {"start": dt.datetime, "end": dt.datetime} | values.types
+        return types | times | values.types
 
     def _columns(
         self, values: WindowValues, make: Make, combiner: Combiner | None
@@ -215,7 +260,7 @@ class Windowing:
         one.
         """
         of_all = values.aggregates.values()
-        panes = self._window.panes(self.event_time)
+        panes = None if self.event_time is None else self._window.panes(self.event_time)
         if panes is None or not (self._combines and all(of.combines for of in of_all)):
             return None
         if values.element_types and not self._fires_many:
@@ -253,7 +298,8 @@ class Windowing:
         elif traits.takes_parts:
             declared = declare(of_key.add_all, name, {"records": _ITERATOR[cls], **hints})
         else:
-            add = of_key.add_and_fire if self._at_change else of_key.adding()
+            fires = self._at_change or not self._window.has_times
+            add = of_key.add_and_fire if fires else of_key.adding()
             declared = declare(add, name, {"record": cls, **hints})
         process: Process[Any, ..., Any] = Process(
             declared,

@@ -2,7 +2,7 @@
 
 The row of a window has a value of the aggregates that have an accumulator, in order of their names:
 None if there are none, the accumulator of a single one, or a tuple. `Collect` has none. It stores
-elements in states of its own, see `elements`.
+elements in states of its own, see `elements`; but windows by count have their elements in the row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from operator import itemgetter
 from typing import Any
 
 from statekit.functions.field_names import Renaming
-from statekit.job.windows.accumulation import Accumulation, first_column, itself, no_value
+from statekit.job.windows.accumulation import (
+    Accumulation,
+    first_column,
+    itself,
+    kept_in_row,
+    no_value,
+)
 from statekit.job.windows.field_aggregates import Added, FieldAggregate, added_by
 from statekit.records.preaggregate import Combiner
 from statekit.records.result_type import ResultRecords
@@ -30,6 +36,7 @@ class WindowValues:
         aggregates: by the names of their results.
         results: the type of the records.
         overlap: whether a record may be in several windows.
+        lists_in_rows: whether the row of a window also has the elements of `Collect`.
 
     Attributes:
         types: the annotations of the results, by name.
@@ -43,10 +50,17 @@ class WindowValues:
     """
 
     def __init__(
-        self, aggregates: Mapping[str, FieldAggregate], results: ResultRecords, *, overlap: bool
+        self,
+        aggregates: Mapping[str, FieldAggregate],
+        results: ResultRecords,
+        *,
+        overlap: bool,
+        lists_in_rows: bool = False,
     ) -> None:
         self.aggregates = aggregates
         of_all = {name: of.accumulation(results) for name, of in aggregates.items()}
+        if lists_in_rows:
+            of_all = {name: kept_in_row(of) for name, of in of_all.items()}
         self.types = {name: of.result for name, of in of_all.items()}
         listed = {name: of for name, of in sorted(of_all.items()) if of.element is not None}
         held = {name: of for name, of in sorted(of_all.items()) if name not in listed}

@@ -185,7 +185,7 @@ def _emits_per_epoch(declared: Process[Any, Any, Any]) -> str | None:
         return None
     if declared.traits.combiner is not None:
         return "emits a result of each key and epoch"
-    if declared.takes_runs:
+    if declared.takes_runs and not declared.traits.takes_parts:
         return "is called once for each key and epoch"
     if declared.ordered is None and declared.handles_timers:
         return "has timers, which fire between epochs: declare ordered=True"

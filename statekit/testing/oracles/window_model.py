@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from statekit.functions.process import Process
 from statekit.job.windows.aggregated_result import AggregatedResult
 from statekit.job.windows.calendar_windows import CalendarWindow
+from statekit.job.windows.count_windows import CountWindow
 from statekit.job.windows.field_aggregates import Collect
 from statekit.job.windows.sessions import Session
 from statekit.job.windows.sliding import Sliding
@@ -19,6 +20,7 @@ from statekit.keygroup import key_fields
 from statekit.records.value_order import order_of_value
 from statekit.testing.oracles.aggregate_model import result_of
 from statekit.timestamp import MAX_MICROS, MIN_MICROS, micros_to_datetime, timedelta_to_micros
+from statekit.watermark import END
 
 
 class _Timed(NamedTuple):
@@ -45,12 +47,14 @@ class _OfKey:
     Attributes:
         records: those whose windows may still get records.
         buffered: the records that are buffered until the watermark.
+        counted: the number of records, for windows by count.
         shown: numbers of records that were in a result, with the starts of their windows; None in
             place of the start of a session, which may change.
     """
 
     records: list[_Timed] = field(default_factory=list)
     buffered: list[_Timed] = field(default_factory=list)
+    counted: int = 0
     shown: set[tuple[int, int | None]] = field(default_factory=set)
 
 
@@ -71,7 +75,7 @@ class WindowModel:
         self._results = {name: (of, result_of(of, record)) for name, of in made_of.of.items()}
         # `key_of` is of the combined records.
         self._key_of = process.key_of_record()
-        self._time_of = process.time_of()
+        self._time_of = _no_time if process.event_time is None else process.time_of()
         self._keys: dict[Any, _OfKey] = {}
         self._count = 0
 
@@ -95,6 +99,10 @@ class WindowModel:
         for key, own in self._keys.items():
             for timed in _due(own, watermark):
                 found += self._handled(key, own, timed)
+            if isinstance(self._kind, CountWindow):
+                if watermark == END:
+                    found += self._rest(self._kind, key, own)
+                continue
             windows = list(self._windows(own.records))
             if not self._made_of.at_change:
                 found += self._fired(key, own, windows, watermark)
@@ -104,10 +112,21 @@ class WindowModel:
     def _handled(self, key: Any, own: _OfKey, timed: _Timed) -> Iterator[Any]:
         """Add a record. If windows fire at each record, those with this one do."""
         own.records.append(timed)
+        if isinstance(self._kind, CountWindow):
+            own.counted += 1
+            if own.counted % self._kind.every == 0:
+                yield self._shown(key, _Window(0, 0, own.records[-self._kind.size :]))
         if self._made_of.at_change:
             for window in self._windows(own.records):
                 if timed in window.records:
                     yield self._shown(key, window)
+
+    def _rest(self, kind: CountWindow, key: Any, own: _OfKey) -> Iterator[Any]:
+        """Yield the result of the window of a key that would be full next, when time ends."""
+        missing = -own.counted % kind.every
+        if missing:
+            own.counted = 0
+            yield self._shown(key, _Window(0, 0, own.records[-kind.size + missing :]))
 
     def _fired(
         self, key: Any, own: _OfKey, windows: Sequence[_Window], watermark: int
@@ -145,7 +164,9 @@ class WindowModel:
 
     def _shown(self, key: Any, window: _Window) -> Any:
         """Return the result of a window."""
-        in_time = sorted(window.records, key=lambda timed: timed.at)
+        in_time = window.records
+        if self._kind.has_times:
+            in_time = sorted(in_time, key=lambda timed: timed.at)
         values = []
         for of, result in self._results.values():
             some = in_time if isinstance(of, Collect) else window.records
@@ -163,6 +184,10 @@ class WindowModel:
             case CalendarWindow() as kind:
                 return _grouped(records, lambda at: [calendar_bounds(kind, at)])
         raise TypeError(f"{self._kind} has no model: add one to {__name__}")
+
+
+def _no_time(_: Any) -> int:
+    return 0
 
 
 def _grouped(

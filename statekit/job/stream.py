@@ -863,7 +863,8 @@ class Stream(Generic[T]):
         Two records match if the fields of `on` are equal and neither is None, and the right one is
         in the interval, or in the same window. Their result is emitted when the later one arrives.
         A record without a match is emitted, if `how` says so, when the watermark shows that no
-        match can follow. State is kept until then.
+        match can follow. State is kept until then. With `emit="changes"` both sides are tables, and
+        the changes of their join are emitted.
 
         Parameters:
             right: the right side. It may be this stream.
@@ -873,7 +874,7 @@ class Stream(Generic[T]):
                 place of a record without a match. By default results are NamedTuples with the
                 fields of both sides; with "semi" and "anti", the left records.
             options: see `JoinArguments`: `on`, `within`, `window`, `ttl`, `event_time`,
-                `lateness`, `fields`, `name`.
+                `lateness`, `emit`, `key`, `deletes`, `fields`, `name`.
 
         Raises:
             StateTypeError: an option is not valid; both sides have a field, and the result does not

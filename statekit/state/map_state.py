@@ -289,6 +289,18 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         except StateTypeError as error:
             raise self._not_a_key(key, error) from None
 
+    def subkeys(self, keys: Sequence[K]) -> list[bytes]:
+        """Return the ends of the row keys of entries.
+
+        Raises:
+            StateTypeError: the declared type does not allow a key.
+        """
+        assert self._spec.key_codec is not None
+        try:
+            return self._spec.key_codec.encode_all(keys)
+        except StateTypeError:
+            return list(map(self.subkey, keys))
+
     def _not_a_key(self, key: object, error: StateTypeError) -> StateTypeError:
         return StateTypeError(f"{self._where()}, map key {shown(key)}: {shown_text(error)}")
 

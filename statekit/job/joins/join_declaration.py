@@ -11,6 +11,7 @@ import keyword
 import typing
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple, Optional, cast
 
 from statekit.codec.annotations import peel, show
@@ -21,7 +22,7 @@ from statekit.functions.process import Process
 from statekit.functions.projection import WHOLE
 from statekit.functions.signature import hints_of
 from statekit.functions.state_parameters import annotation_text
-from statekit.job.joins.join_results import From, JoinResults, ResultField, window_fields
+from statekit.job.joins.join_results import NO_FIELDS, From, JoinResults, OwnFields, ResultField
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords
 from statekit.shown import shown
@@ -43,7 +44,8 @@ class FieldOrigin(NamedTuple):
     """Where a field of a result comes from.
 
     Parameters:
-        side: "left" or "right", "key" for a key that either side has, or "start" or "end".
+        side: "left" or "right", "key" for a key that either side has, or a field of the join
+            itself.
         field: of the records of that side; "*" for the record.
         annotation: its type in a result.
     """
@@ -74,12 +76,14 @@ class DeclaredJoin(NamedTuple):
         name: of the operator.
         process: its function.
         left, right: how the rows of both sides are made of records.
+        moves: for each side, an operator that its rows pass first; None for none.
     """
 
     name: str
     process: Process[Any, ..., Any]
     left: Row
     right: Row
+    moves: tuple[Process[Any, ..., Any] | None, Process[Any, ..., Any] | None] = (None, None)
 
 
 class JoinDeclaration:
@@ -92,14 +96,14 @@ class JoinDeclaration:
         event_time: the field with the event time of each side; None without event time.
         into: the class of the results, a function that makes them, or None.
         fields: for fields of a result, the field that they get.
-        has_windows: whether a result may have the start and end of a window.
-        deletes: a field of the right side that its rows have, too.
+        own: the fields that a result may have of the join itself.
+        kept: fields of each side, or expressions, that its rows have in any case.
+        left_out: fields of each side that results have only if they are named with their side.
         name: of the operator.
 
     Attributes:
         key: the names of the key fields in rows.
         time: the name of the field with the event time in rows; None without event time.
-        deletes: the place of the field `deletes` in right rows.
 
     Raises:
         StateTypeError: an option is not valid; the message names it.
@@ -115,8 +119,9 @@ class JoinDeclaration:
         event_time: str | tuple[str, str] | None,
         into: Any,
         fields: Mapping[str, str] | None,
-        has_windows: bool = False,
-        deletes: str | None = None,
+        own: OwnFields = NO_FIELDS,
+        kept: tuple[Sequence[KeyPart], Sequence[KeyPart]] = ((), ()),
+        left_out: tuple[Sequence[str], Sequence[str]] = ((), ()),
         name: str,
     ) -> None:
         self._name = name
@@ -126,7 +131,8 @@ class JoinDeclaration:
         if how not in HOWS:
             raise self.error(f"how={shown(how)}: use one of {', '.join(HOWS)}")
         self.how = how
-        self._has_windows = has_windows
+        self._own = own
+        self._left_out = left_out
         self.on = self._checked_on(on)
         self._times = self._checked_times(event_time)
         self.into, self.fn = self._output(into)
@@ -138,8 +144,7 @@ class JoinDeclaration:
         self._check_has_no_right()
         self.key = self._key_names()
         self.time = None if self._times is None else _column(self._times[0], {*self.key})
-        self.left, self.right = self._row("left"), self._row("right", deletes)
-        self.deletes = len(self.right.fields) - 1
+        self.left, self.right = self._row("left", kept[0]), self._row("right", kept[1])
 
     def error(self, reason: str) -> StateTypeError:
         """Return an error about the join."""
@@ -156,11 +161,11 @@ class JoinDeclaration:
             side = source.side
             if side == "key":
                 place = self._shared(source.field)
-            elif side in ("start", "end"):
+            elif side in self._own.types:
                 place = 0
             else:
                 row = self.left if side == "left" else self.right
-                place = _place_in(row.fields, source.field)
+                place = place_in(row, source.field)
             assert place is not None, "rows have what results need"
             made.append(ResultField(name, side, place))
         return JoinResults(made, self.into if self.fn is None else None, self.fn, ends_of)
@@ -296,21 +301,28 @@ class JoinDeclaration:
 
     def _known(self) -> list[str]:
         """Return the fields of both sides, each name once."""
-        names = [*(self._left.record.fields or ()), *(self._right.record.fields or ())]
-        return list(dict.fromkeys([*names, *window_fields(has_windows=self._has_windows)]))
+        left, right = self._fields_of_sides()
+        return list(dict.fromkeys([*left, *right, *self._own.types]))
+
+    def _fields_of_sides(self) -> list[list[str]]:
+        """Return the fields of each side that are known by their names alone."""
+        return [
+            [name for name in side.record.fields or () if name not in left_out]
+            for side, left_out in zip((self._left, self._right), self._left_out, strict=True)
+        ]
 
     def _source(self, name: str, given: str) -> FieldOrigin:
         """Return the source of a field of a result.
 
         Parameters:
-            given: the name of a field, with "left.", "right." or "window." before it if several
-                have it.
+            given: the name of a field, with "left.", "right." or the title of the join's own
+                fields before it if several have it.
         """
         side, _, field = given.rpartition(".")
-        left, right = self._left.record.fields or {}, self._right.record.fields or {}
-        of_window = window_fields(has_windows=self._has_windows)
-        if side == "window" and field in of_window:
-            return FieldOrigin(field, field, of_window[field])  # type: ignore[arg-type]
+        left, right = self._fields_of_sides()
+        title, own_types = self._own
+        if side == title and field in own_types:
+            return FieldOrigin(field, field, own_types[field])  # type: ignore[arg-type]
         if side in ("left", "right"):
             own = self._left if side == "left" else self._right
             if field == WHOLE:
@@ -319,10 +331,10 @@ class JoinDeclaration:
         if (place := self._shared(given)) is not None:
             of_how = {"right": self._right.annotation(given), "full": self._key_annotation(place)}
             return FieldOrigin("key", given, of_how.get(self.how, self._left.annotation(given)))
-        if given in of_window and given in {**left, **right}:
+        if given in own_types and given in {*left, *right}:
             raise self.error(
-                f"{given!r} is a field of a side and of the window: say which one with "
-                f"fields={{{name!r}: 'window.{given}'}}, or 'left.{given}', or 'right.{given}'"
+                f"{given!r} is a field of a side and of the {title}: say which one with "
+                f"fields={{{name!r}: '{title}.{given}'}}, or 'left.{given}', or 'right.{given}'"
             )
         if given in left and given in right:
             raise self.error(
@@ -334,8 +346,8 @@ class JoinDeclaration:
             return FieldOrigin("left", given, self._left.annotation(given))
         if given in right:
             return FieldOrigin("right", given, self._right.annotation(given))
-        if given in of_window:
-            return FieldOrigin(given, given, of_window[given])  # type: ignore[arg-type]
+        if given in own_types:
+            return FieldOrigin(given, given, own_types[given])  # type: ignore[arg-type]
         raise self.error(
             f"there is nothing for the field {name!r} of a result: neither "
             f"{self._left.record.name} ({', '.join(left)}) nor {self._right.record.name} "
@@ -348,11 +360,11 @@ class JoinDeclaration:
         absent = {"left": ("right", "full"), "right": ("left", "full")}.get(source.side, ())
         return _OPTIONAL[source.annotation] if self.how in absent else source.annotation
 
-    def _row(self, side: Literal["left", "right"], and_also: str | None = None) -> Row:
+    def _row(self, side: Literal["left", "right"], kept: Sequence[KeyPart]) -> Row:
         """Return the row of a side.
 
         Parameters:
-            and_also: one more field of the records, the last one of the row.
+            kept: fields of the records, or expressions, that the row has in any case.
         """
         number = 0 if side == "left" else 1
         results = (self._left, self._right)[number]
@@ -365,9 +377,10 @@ class JoinDeclaration:
             if source.side == side and _place_in(fields, source.field) is None:
                 name = _column("record" if source.field == WHOLE else source.field, set(fields))
                 fields[name], types[name] = source.field, source.annotation
-        if and_also is not None:
-            last = _column(and_also, set(fields))
-            fields[last], types[last] = and_also, results.annotation(and_also)
+        for part in kept:
+            if _place_in(fields, part) is None:
+                name = _column(part if isinstance(part, str) else "deleted", set(fields))
+                fields[name], types[name] = part, self._type_of(part, results)
         title = f"{side.title()}{results.record.name}"
         return Row(cast("Any", NamedTuple)(title, list(types.items())), fields)
 
@@ -430,10 +443,48 @@ def stored_class(row: Row, *, notes_matches: bool) -> type[Any]:
     return cast("Any", NamedTuple)(row.cls.__name__, list(types.items()))  # type: ignore[no-any-return]
 
 
-def _place_in(fields: Mapping[str, KeyPart], source: str) -> int | None:
-    """Return the place of the field of a row that is copied from a field; None if none is."""
-    places = enumerate(fields.values())
-    return next((n for n, of in places if isinstance(of, str) and of == source), None)
+def place_in(row: Row, source: KeyPart) -> int:
+    """Return the place of the field of a row that is copied from a field, or is an expression."""
+    place = _place_in(row.fields, source)
+    assert place is not None, "rows have what results need"
+    return place
+
+
+def _place_in(fields: Mapping[str, KeyPart], source: KeyPart) -> int | None:
+    """Return the place of the field of a row that has a source; None if none has."""
+    for place, of in enumerate(fields.values()):
+        # Expressions have an == of their own.
+        if of is source or (isinstance(of, str) and isinstance(source, str) and of == source):
+            return place
+    return None
+
+
+def deletion(declaration: JoinDeclaration, row: Row, part: KeyPart | None) -> Callable[[Any], bool]:
+    """Return whether a row of a table deletes that of its key.
+
+    Parameters:
+        row: the row of the table.
+        part: the field that says it, or an expression; None if no row does.
+
+    Raises:
+        StateTypeError: the field is not a bool, and may not be None.
+    """
+    if part is None:
+        return _never
+    place = place_in(row, part)
+    members, may_be_none, _ = peel(list(row.cls.__annotations__.values())[place])
+    value_of = itemgetter(place)
+    if set(members) == {bool}:
+        return value_of
+    if not may_be_none:
+        raise declaration.error(
+            f"deletes={shown(part)}: give a field that is a bool, or that may be None"
+        )
+    return lambda row: value_of(row) is None
+
+
+def _never(_: Any) -> bool:
+    return False
 
 
 def _column(name: str, taken: set[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, NamedTuple, Required, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, Required, TypedDict
 
 from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits, process
@@ -25,10 +25,15 @@ from statekit.job.joins.join_points import (
     OnePoint,
     WindowStarts,
 )
-from statekit.job.joins.join_results import JoinResults
+from statekit.job.joins.join_results import NO_FIELDS, WINDOW_FIELDS, JoinResults
 from statekit.job.joins.matching import Reach
 from statekit.job.joins.side_rows import Place, Side
 from statekit.job.joins.stream_join import StreamJoin
+from statekit.job.joins.table_join_operator import (
+    KeyFields,
+    check_has_no_tables,
+    declared_table_join,
+)
 from statekit.job.windows.calendar_windows import CalendarWindow
 from statekit.job.windows.sliding import Sliding
 from statekit.job.windows.window_kind import Window
@@ -80,6 +85,13 @@ class JoinArguments(TypedDict, total=False):
         ttl: in a join without an end, how long a record is kept after it arrived.
         event_time: the field with the event time, or a pair with that of each side.
         lateness: as for `@process`.
+        emit: "matches", or "changes" for a join of two tables: its rows that are new, changed or
+            deleted. A record of a side replaces the row of its key.
+        key: with `emit="changes"`, the key of the rows of each table: in the form of `on`, but
+            fields only.
+        deletes: with `emit="changes"`, a field, or a pair with that of each side, or None: a record
+            deletes the row of its key if the field is true, for a bool, or None, for any other
+            type.
         fields: for fields of the results, the field that they get: its name, with "left." or
             "right." before it if both sides have it; "left.*" for the whole record.
         name: of the operator; by default `join_` and the names of both streams.
@@ -91,6 +103,9 @@ class JoinArguments(TypedDict, total=False):
     ttl: TTL | None
     event_time: str | tuple[str, str] | None
     lateness: dt.timedelta | str
+    emit: Literal["matches", "changes"]
+    key: KeyFields
+    deletes: str | tuple[str | None, str | None] | None
     fields: Mapping[str, str] | None
     name: str | None
 
@@ -109,6 +124,9 @@ def declared_join(
         streams: the names of both sides.
     """
     check_join_options("join", options, JoinArguments.__annotations__)
+    if options.get("emit", "matches") != "matches":
+        return declared_table_join(records, streams, how, into, options)
+    check_has_no_tables(options)
     chosen = options.get("name") or default_name("join", streams)
     within, window = options.get("within"), options.get("window")
     declaration = JoinDeclaration(
@@ -118,7 +136,7 @@ def declared_join(
         event_time=options.get("event_time"),
         into=into,
         fields=options.get("fields"),
-        has_windows=window is not None,
+        own=NO_FIELDS if window is None else WINDOW_FIELDS,
         name=chosen,
     )
     points, reach = _points(declaration, within, window)

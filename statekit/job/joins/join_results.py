@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from statekit.errors import CALL_FAILURES
 from statekit.job.joins.matching import Ints, Points
@@ -15,7 +15,25 @@ from statekit.records.arrow_reader import Build, record_builder
 from statekit.records.record_type import RecordType
 from statekit.timestamp import micros_to_datetime
 
-From = Literal["left", "right", "key", "start", "end"]
+From = Literal["left", "right", "key", "start", "end", "deleted"]
+
+
+class OwnFields(NamedTuple):
+    """The fields that results may have of the join itself.
+
+    Parameters:
+        title: what they are of. A user names one as `title.field` if a side has a field of its
+            name.
+        types: their types, by name.
+    """
+
+    title: str
+    types: Mapping[str, Any]
+
+
+NO_FIELDS = OwnFields("join", {})
+WINDOW_FIELDS = OwnFields("window", {"start": dt.datetime, "end": dt.datetime})
+CHANGE_FIELDS = OwnFields("change", {"deleted": bool})
 
 
 @dataclass(frozen=True)
@@ -25,7 +43,7 @@ class ResultField:
     Parameters:
         name: of the field.
         side: where its value comes from: a row of the left or right side, the row that is there
-            (for a key), or the start or end of the window.
+            (for a key), the start or end of the window, or whether the result is deleted.
         place: the place of the value in a row.
     """
 
@@ -57,6 +75,8 @@ class JoinResults:
         right: Sequence[Any] | None,
         points: Points,
         at_key: Callable[[int], None],
+        *,
+        deleted: bool = False,
     ) -> list[Any]:
         """Return a result for each pair of rows.
 
@@ -64,23 +84,29 @@ class JoinResults:
             left, right: the rows of each side, in parallel; None if results have no such row.
             points: the number of the key of each pair, and its point, as a window has.
             at_key: called with the number of the key that an error is about.
+            deleted: whether the results are deleted.
         """
         try:
-            return self._made(left, right, points.points)
+            return self._made(left, right, points.points, deleted)
         except CALL_FAILURES:
             for place, key in enumerate(points.keys.tolist()):  # of one of them
                 at_key(key)
                 one = slice(place, place + 1)
                 of_sides = [None if side is None else side[one] for side in (left, right)]
-                self._made(of_sides[0], of_sides[1], points.points[one])
+                self._made(of_sides[0], of_sides[1], points.points[one], deleted)
             raise
 
     def _made(
-        self, left: Sequence[Any] | None, right: Sequence[Any] | None, points: Ints
+        self, left: Sequence[Any] | None, right: Sequence[Any] | None, points: Ints, deleted: bool
     ) -> list[Any]:
         """Return a result for each pair of rows with these points."""
         rows = {"left": left, "right": right, "key": right if left is None else left}
-        columns = [self._column(field, rows, points) for field in self.fields]
+        columns = [
+            [deleted] * len(points)
+            if field.side == "deleted"
+            else self._column(field, rows, points)
+            for field in self.fields
+        ]
         if self.fn is not None:
             return list(map(self.fn, *columns))
         return self._build(columns, len(points))
@@ -108,8 +134,3 @@ class JoinResults:
         if own is None:
             return [None] * len(points)
         return list(map(itemgetter(field.place), own))
-
-
-def window_fields(*, has_windows: bool) -> dict[str, Any]:
-    """Return the types of the fields that the window of a result has, by name."""
-    return {"start": dt.datetime, "end": dt.datetime} if has_windows else {}

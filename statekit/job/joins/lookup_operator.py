@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping
-from operator import itemgetter
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Required, TypedDict
 
-from statekit.codec.annotations import peel
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits, process
@@ -18,6 +16,7 @@ from statekit.job.joins.join_declaration import (
     On,
     check_join_options,
     default_name,
+    deletion,
 )
 from statekit.job.joins.lookup import Lookup, LookupByArrival, LookupByTime
 from statekit.job.joins.side_rows import Place
@@ -95,7 +94,7 @@ def declared_lookup(
         event_time=options.get("event_time") if as_of else None,
         into=into,
         fields=options.get("fields"),
-        deletes=deletes,
+        kept=((), () if deletes is None else (deletes,)),
         name=chosen,
     )
     if as_of and declaration.time is None:
@@ -118,7 +117,7 @@ def _operator(
     """Return the process function of a lookup."""
     left, right = declaration.left.cls, declaration.right.cls
     made = LookupByTime if as_of else LookupByArrival
-    is_deleted = _deletes(declaration, deletes)
+    is_deleted = deletion(declaration, declaration.right, deletes)
     lookup = made(left, right, declaration.how, is_deleted, declaration.results(None))
     states = {"table": _VALUE[right]}
     if as_of:
@@ -145,23 +144,3 @@ def _operator(
     decorate = process(key=declaration.key, event_time=declaration.time, lateness=lateness)
     declared: Process[Any, ..., Any] = decorate(declare(lookup.look, name, hints))
     return declared.with_traits(traits)
-
-
-def _deletes(declaration: JoinDeclaration, field: str | None) -> Callable[[Any], bool]:
-    """Return whether a row of the table deletes that of its key."""
-    if field is None:
-        return _never
-    annotation = list(declaration.right.cls.__annotations__.values())[declaration.deletes]
-    members, may_be_none, _ = peel(annotation)
-    value_of = itemgetter(declaration.deletes)
-    if set(members) == {bool}:
-        return value_of
-    if not may_be_none:
-        raise declaration.error(
-            f"deletes={shown(field)}: give a field that is a bool, or that may be None"
-        )
-    return lambda row: value_of(row) is None
-
-
-def _never(_: Any) -> bool:
-    return False

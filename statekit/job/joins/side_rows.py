@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from statekit.backend.interface import prefix_end
 from statekit.codec.vectorized import ints_of_sortable, sortable_columns
 from statekit.job.joins.matching import Ints, Matches, Points, Reach
 from statekit.state.map_state import MapState
@@ -267,13 +268,36 @@ class KeptSide:
         are shown.
         """
         ranges = self._ranges_until(last)
-        for block in self._blocks(range(len(ranges)), ranges):
+        for part in self._parts(range(len(ranges)), ranges):
+            yield from self._taken(part)
+
+    def all_of(self, keys: Sequence[int]) -> Iterator[KeptRows]:
+        """Yield all kept rows of some keys, some rows at a time.
+
+        Parameters:
+            keys: their numbers, in order.
+        """
+        prefixes = map(self._prefixes.__getitem__, keys)
+        return self._parts(keys, [(prefix, prefix_end(prefix)) for prefix in prefixes])
+
+    def first_of(self, keys: Sequence[int], most: int) -> Iterator[tuple[int, Sequence[Row]]]:
+        """Yield the first kept rows of some keys, at most so many of each."""
+        prefixes = map(self._prefixes.__getitem__, keys)
+        ranges = ((prefix, prefix_end(prefix)) for prefix in prefixes)
+        return zip(keys, self._state.stored_in(ranges, most), strict=True)
+
+    def _parts(
+        self, of_keys: Sequence[int], ranges: Sequence[tuple[bytes, bytes]]
+    ) -> Iterator[KeptRows]:
+        """Yield the kept rows of some keys in ranges of row keys, some rows at a time."""
+        range_of = dict(zip(of_keys, ranges, strict=True))
+        for block in self._blocks(of_keys, ranges):
             if block.is_whole:
-                yield from self._taken(block)
+                yield block
                 continue
-            rows = iter(self._state.stored_between(*ranges[block.first]))
+            rows = iter(self._state.stored_between(*range_of[block.first]))
             while some := list(islice(rows, ROWS_AT_ONCE)):
-                yield from self._taken(KeptRows.of_key(block.first, some))
+                yield KeptRows.of_key(block.first, some)
 
     def _taken(self, block: KeptRows) -> Iterator[KeptRows]:
         """Remove kept rows, and yield those without a match, if they are shown."""

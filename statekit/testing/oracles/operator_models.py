@@ -12,6 +12,7 @@ from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.joins.join_operator import JoinedResult
 from statekit.job.joins.lookup_operator import LookedUp
+from statekit.job.joins.table_join_operator import JoinedTables
 from statekit.job.per_key.distinct import DistinctRecords
 from statekit.job.plan import Operator, Transform
 from statekit.job.windows.aggregated_result import AggregatedResult
@@ -25,12 +26,23 @@ from statekit.testing.oracles.distinct_model import DistinctModel
 from statekit.testing.oracles.join_model import JoinModel
 from statekit.testing.oracles.lookup_model import LookupModel
 from statekit.testing.oracles.store_model import StoreModel
+from statekit.testing.oracles.table_join_model import TableJoinModel
 from statekit.testing.oracles.window_model import WindowModel
 from statekit.testing.process_model import KeyModel, ProcessModel
 from statekit.testing.runs.comparison import is_same
 from statekit.testing.runs.observed import Step
 from statekit.timestamp import MAX_MICROS, datetime_to_micros, micros_to_datetime
 from statekit.watermark import BEGINNING, END
+
+_Model = (
+    WindowModel
+    | AggregateModel
+    | DistinctModel
+    | CallModel
+    | JoinModel
+    | LookupModel
+    | TableJoinModel
+)
 
 
 class Marks(NamedTuple):
@@ -63,9 +75,7 @@ class OperatorModels:
     ) -> None:
         self._job = job
         self.functions: dict[str, ProcessModel] = {}
-        self.others: dict[
-            str, WindowModel | AggregateModel | DistinctModel | CallModel | JoinModel | LookupModel
-        ] = {}
+        self.others: dict[str, _Model] = {}
         for operator in job.operators:
             traits = operator.declared.traits
             if traits.made_of is not None and not built_in:
@@ -83,6 +93,8 @@ class OperatorModels:
                     self.others[operator.name] = JoinModel(operator.declared)
                 case LookedUp():
                     self.others[operator.name] = LookupModel(operator.declared)
+                case JoinedTables():
+                    self.others[operator.name] = TableJoinModel(operator.declared)
                 case StoredOperations():
                     self.functions[operator.name] = ProcessModel(operator.declared, StoreModel)
                 case None if not traits.settles:  # else late by the watermark before
@@ -160,8 +172,8 @@ class OperatorModels:
             case DistinctModel() as distinct:
                 now_us = datetime_to_micros(step.at)
                 return distinct.run([record for record, _ in records], now_us)
-            case CallModel() as calls:
-                return calls.run([record for record, _ in records])
+            case CallModel() | TableJoinModel() as others:
+                return others.run([record for record, _ in records])
         at = None if watermark == BEGINNING else micros_to_datetime(min(watermark, MAX_MICROS))
         return self.functions[operator.name].run(records, at, step.at)["outputs"]
 

@@ -1,0 +1,49 @@
+"""A Delta table with the changes of a join of tables on Spark has what DuckDB joins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+import statekit as sk
+from tests.support.random_tables import Left, RandomTables, Right, in_order
+from tests.support.spark_runs import Runs
+
+SEEDS = (28, 32)  # inner joins, so no field of the key is None
+
+_SCHEMAS = {
+    "left": pa.schema(
+        {"ref": pa.int64(), "id": pa.int64(), "value": pa.int64(), "gone": pa.bool_()}
+    ),
+    "right": pa.schema({"key": pa.int64(), "id": pa.int64(), "value": pa.int64()}),
+}
+
+
+def _table(side: str, records: list[Any]) -> pa.Table:
+    cls: Any = Left if side == "left" else Right
+    rows = [dict(zip(cls._fields, record, strict=True)) for record in records]
+    return pa.Table.from_pylist(rows, _SCHEMAS[side])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_table_of_a_join_on_spark_has_what_duckdb_joins(runs: Runs, seed: int) -> None:
+    tables, path = RandomTables(seed), runs.home / "joined"
+    key = ["left_ref", "left_id", "right_id"]
+    sink = sk.sinks.delta(path, mode="upsert", key=key, delete="deleted")
+    for number, (expected, changes) in enumerate(
+        zip(tables.expected(), tables.changes, strict=True)
+    ):
+        left, right = changes
+        given = {"left": _table("left", left), "right": _table("right", right)}
+        runs.start(
+            tables.job(),
+            {side: runs.spark.createDataFrame(table) for side, table in given.items()},
+            outputs={"out": sink},
+            parallelism=1 + (seed + number) % 3,
+        ).await_termination()
+        rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+        assert in_order(tuple(row.values()) for row in rows) == expected, (number, tables.options)

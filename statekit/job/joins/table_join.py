@@ -189,11 +189,16 @@ class _ChangedTable:
         empty = np.ones(count, np.bool_), np.ones(count, np.bool_)
         empty[0][changed.keys[changed.was]] = False
         empty[1][changed.keys[changed.remains]] = False
-        unknown = keys[empty[0][keys] | empty[1][keys]]
-        most = 1 + int(np.bincount(changed.keys, minlength=1).max())  # one of them does not change
-        for key, some in self._kept.first_of(unknown.tolist(), most):
-            if any(row_key not in self._own for row_key, _ in some):
-                empty[0][key] = empty[1][key] = False
+        unknown: list[int] = keys[empty[0][keys] | empty[1][keys]].tolist()
+        most = 2
+        while unknown:
+            all_change = list[int]()
+            for key, some in self._kept.first_of(unknown, most):
+                if any(row_key not in self._own for row_key, _ in some):
+                    empty[0][key] = empty[1][key] = False
+                elif len(some) == most:
+                    all_change.append(key)
+            unknown, most = all_change, 4 * most
         return empty
 
     def write(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Concatenate, Generic, Literal, Self, overload
 
 from typing_extensions import TypeVar, Unpack
 
+from statekit.checkpoint.job_file import Clock
 from statekit.errors import StateTypeError
 from statekit.expressions.expression import Expression
 from statekit.functions.failed_record import FailedRecord
@@ -528,6 +529,8 @@ class Stream(Generic[T]):
         allowed_lateness: dt.timedelta | str = dt.timedelta(0),
         emit: Literal["close", "change"] = "close",
         ordered: bool = False,
+        early: dt.timedelta | str | None = None,
+        early_clock: Clock = "event",
         renamed: Mapping[str, str] = NOTHING_RENAMED,
     ) -> Windowed[T]:
         """Group these records by key and window; call a method of the result for an operator, such
@@ -540,6 +543,8 @@ class Stream(Generic[T]):
             allowed_lateness: how long a window is kept for late records after it has fired. It
                 fires again, with the updated result, in each epoch in which it gets any.
             emit: let a window fire once it is complete ("close"), or at each record ("change").
+            early: fire open windows that have changed as often as this. Results have `is_final`.
+            early_clock: whether "event" or "processing" time has to pass for early results.
 
         Raises:
             StateTypeError: an option is not valid; the message names it.
@@ -565,6 +570,7 @@ class Stream(Generic[T]):
         options: dict[str, Any] = {"lateness": lateness, "allowed_lateness": allowed_lateness}
         options |= {"key": key, "event_time": event_time, "emit": emit, "ordered": ordered}
         options |= {"renamed": renamed, "combines": len(self._names) == 1}
+        options |= {"early": early, "early_clock": early_clock}
         return Windowed(self, Windowing(record, window, **options))
 
     def aggregate(

@@ -222,7 +222,10 @@ class CalendarRows(WindowRows):
             if passed is not None and passed < LAST and row[0] >= passed:
                 return
             if self.deadlines.of(row[1], timer.name) == timer.at:
-                yield OpenWindow(row, row[0], row[1], accumulator)
+                yield self.open_window(row, accumulator)
+
+    def open_window(self, row: tuple[dt.datetime, dt.datetime], stored: Any) -> OpenWindow:
+        return OpenWindow(row, *row, stored)
 
     def _start_before(self, at: dt.datetime) -> dt.datetime:
         """Return the start of the window that contains the microsecond before an instant."""

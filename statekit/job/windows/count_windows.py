@@ -133,6 +133,9 @@ class CountRows(WindowRows):
         windows.update({row: (row - number, held) for row, held in opened.items()})
         self._set_timers(ctx, was_open=bool(stored), is_open=bool(opened))
 
+    def open_window(self, row: int, stored: Any) -> OpenWindow:
+        return OpenWindow(row, FIRST, LAST, stored[1])
+
     def _set_timers(self, ctx: Context, *, was_open: bool, is_open: bool) -> None:
         """Set the timers of a key that has open windows now, or delete those of one that had."""
         if is_open and not was_open:
@@ -148,7 +151,7 @@ class CountRows(WindowRows):
         rows = sorted(windows.items())
         for row, (missing, held) in rows[:1]:
             if missing < self._every:
-                yield OpenWindow(row, FIRST, LAST, held)
+                yield self.open_window(row, (missing, held))
                 rows = rows[1:]
         for row, _ in rows:
             del windows[row]

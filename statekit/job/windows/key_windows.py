@@ -40,18 +40,16 @@ class KeyWindows:
         put, value_of = self.rows.put, self.value_of
 
         def add(record: Any, ctx: Any, windows: Any, *collected: Any) -> None:
-            if collected:
-                deque(self._storing((record,), ctx, collected), maxlen=0)
+            self._store(record, ctx, collected)
             put(ctx, windows, value_of(record))
 
         return add
 
     def add_and_fire(self, record: Any, ctx: Any, windows: Any, *collected: Any) -> list[Any]:
         """Add a record, and return the results of its windows so far."""
-        if collected:
-            deque(self._storing((record,), ctx, collected), maxlen=0)
+        self._store(record, ctx, collected)
         return [
-            self._result(ctx, window, _between(collected, window.start, window.end))
+            self._result(ctx, window, self._between(collected, window))
             for window in self.rows.put(ctx, windows, self.value_of(record))
         ]
 
@@ -64,6 +62,11 @@ class KeyWindows:
         full = self.rows.put_all(ctx, windows, values)
         return None if full is None else (self._result(ctx, window, ()) for window in full)
 
+    def _store(self, record: Any, ctx: Context, collected: Sequence[Any]) -> None:
+        """Store the elements of a record."""
+        if collected:
+            deque(self._storing((record,), ctx, collected), maxlen=0)
+
     def _storing(self, records: Any, ctx: Context, collected: Sequence[Any]) -> Any:
         """Return an iterable of records that stores the elements of each as it is taken."""
         for states, element_of in zip(pairs(collected), self.values.elements_of, strict=True):
@@ -73,29 +76,44 @@ class KeyWindows:
     def close(self, timer: Any, ctx: Any, windows: Any, *collected: Any) -> Iterator[Any]:
         """Fire the windows of a timer."""
         for window in self.rows.ending(timer, ctx, windows):
-            found = _between(collected, window.start, window.end)
-            yield self._result(ctx, window, found)
-            if self.forgets_closed:
-                self._forget(window, found, windows, collected)
+            yield from self._closed(ctx, window, windows, collected)
+
+    def _closed(
+        self, ctx: Context, window: OpenWindow, windows: Any, collected: Sequence[Any], *more: Any
+    ) -> Iterator[Any]:
+        """Yield the result of a window, and delete the window unless it gets late records.
+
+        Parameters:
+            more: the values of the result after those of aggregates.
+        """
+        found = self._between(collected, window)
+        yield self._result(ctx, window, found, *more)
+        if self.forgets_closed:
+            self._forget(window, found, windows, collected)
 
     def forget(self, timer: Any, ctx: Any, windows: Any, *collected: Any) -> None:
         """Delete the windows of a timer."""
         for window in self.rows.ending(timer, ctx, windows):
-            found = _between(collected, *self.rows.alone(window.start, window.end))
+            found = _elements(collected, *self.rows.alone(window.start, window.end))
             self._forget(window, found, windows, collected)
 
-    def _result(self, ctx: Any, window: OpenWindow, found: Sequence[Found]) -> Any:
+    def _result(self, ctx: Any, window: OpenWindow, found: Sequence[Found], *more: Any) -> Any:
         """Return the result of a window.
 
         Parameters:
             found: its elements, for each `Collect`.
+            more: the values of the result after those of aggregates.
         """
         if found or len(self.values.aggregates) > 1:
             lists = [[[element for _, element in of]] for of in found]
             values = [value for (value,) in self.values.results([window.held], lists)]
         else:  # the row has the accumulator itself
             values = [self.values.functions.result(window.held)]
-        return self.make(*key_fields(ctx.key), window.start, window.end, *values)
+        return self.make(*key_fields(ctx.key), window.start, window.end, *values, *more)
+
+    def _between(self, collected: Sequence[Any], window: OpenWindow) -> list[Found]:
+        """Return the elements of a window, for each `Collect`."""
+        return _elements(collected, window.start, window.end)
 
     def _forget(
         self, window: OpenWindow, found: Sequence[Found], windows: Any, collected: Sequence[Any]
@@ -113,6 +131,6 @@ class KeyWindows:
                 KeyElements(*states).forget(of, start, end, is_last=is_last)
 
 
-def _between(collected: Sequence[Any], start: Any, end: Any) -> list[Found]:
+def _elements(collected: Sequence[Any], start: Any, end: Any) -> list[Found]:
     """Return the elements of an interval, for each `Collect`."""
     return [KeyElements(*states).between(start, end) for states in pairs(collected)]

@@ -136,6 +136,10 @@ class WindowRows(ABC):
     def ending(self, timer: Timer, ctx: Context, windows: Windows) -> Iterator[OpenWindow]:
         """Return the windows that a timer belongs to."""
 
+    @abstractmethod
+    def open_window(self, row: Any, stored: Any) -> OpenWindow:
+        """Return a window from its row key and the value of its row."""
+
     def _opened(
         self, ctx: Context, windows: Windows, row: Any, end: dt.datetime, create: Callable[[], Any]
     ) -> Any:

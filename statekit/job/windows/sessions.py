@@ -223,7 +223,7 @@ class SessionRows(WindowRows):
         """
         passed = self.deadlines.passed(timer)
         for row, stored in windows.scan(None if passed is None else self.row_of(passed)):
-            window = OpenWindow(row, *stored)
+            window = self.open_window(row, stored)
             if passed is not None and passed < LAST and window.start >= passed:
                 return
             at = self.deadlines.of(window.end, timer.name)
@@ -232,11 +232,14 @@ class SessionRows(WindowRows):
             else:
                 ctx.timers.set(at, timer.name)
 
+    def open_window(self, row: dt.datetime, stored: Any) -> OpenWindow:
+        return OpenWindow(row, *stored)
+
     def _overlapping(
         self, windows: Windows, start: dt.datetime, end: dt.datetime
     ) -> Iterator[OpenWindow]:
         for row, stored in windows.scan(self.row_of(start)):
-            window = OpenWindow(row, *stored)
+            window = self.open_window(row, stored)
             if overlap(window.start, window.end, start, end):
                 yield window
             elif window.start >= end:

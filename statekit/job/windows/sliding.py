@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, takewhile
+from itertools import chain, compress, starmap, takewhile
 from operator import add
 from typing import Any
 
@@ -249,11 +249,11 @@ class SlidingRows(WindowRows):
         else:  # it is one window, and read as a single row it is cached when it is deleted
             accumulator = windows.get(start, _NEW)
             rows = iter(() if accumulator is _NEW else ((start, accumulator),))
-        opened = (
-            OpenWindow(start, start, plus(start, self._size - self._into(start)), accumulator)
-            for start, accumulator in rows
-        )
+        opened = starmap(self.open_window, rows)
         return takewhile(lambda w: self.deadlines.of(w.end, timer.name) == timer.at, opened)
+
+    def open_window(self, row: dt.datetime, stored: Any) -> OpenWindow:
+        return OpenWindow(row, row, plus(row, self._size - self._into(row)), stored)
 
     def alone(self, start: dt.datetime, _: dt.datetime) -> tuple[dt.datetime, dt.datetime]:
         """Return the interval of a window whose records are in no window that is deleted later."""

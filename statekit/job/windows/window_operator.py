@@ -6,12 +6,15 @@ import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from statekit.checkpoint.job_file import Clock
 from statekit.functions.context import Context
 from statekit.functions.process import NOTHING_RENAMED, Process, Traits
 from statekit.functions.signature import declare
 from statekit.job.windows.aggregated_result import AggregatedResult, check_aggregates
+from statekit.job.windows.early_results import IS_FINAL, EarlyTimes, EarlyWindows
 from statekit.job.windows.elements import element_hints
 from statekit.job.windows.field_aggregates import FieldAggregate
+from statekit.job.windows.instants import window_duration
 from statekit.job.windows.key_windows import KeyWindows
 from statekit.job.windows.open_windows import Deadlines, WindowRows
 from statekit.job.windows.window_columns import WindowColumns
@@ -88,6 +91,19 @@ def _latenesses(
     return dt.timedelta(microseconds=lateness_us), dt.timedelta(microseconds=allowed_us)
 
 
+def _early_times(
+    results: ResultRecords, early: dt.timedelta | str | None, clock: Any, *, at_change: bool
+) -> EarlyTimes | None:
+    """Return the instants of early results after checking the options; None without early ones."""
+    if clock not in ("event", "processing"):
+        raise results.error(f'early_clock={shown(clock)}: use "event" or "processing"')
+    if early is None:
+        return None
+    if at_change:
+        raise results.error('early= has no effect with emit="change", which fires at each record')
+    return EarlyTimes(window_duration(early, "early"), clock)
+
+
 class Windowing:
     """Makes process functions of windows over records of one type.
 
@@ -98,6 +114,8 @@ class Windowing:
             have all records.
         allowed_lateness: how long a window is kept for late records after it has fired.
         emit: let a window fire when it is complete ("close") or at each record ("change").
+        early: the time between early results of windows that have changed; None without.
+        early_clock: the clock of early results.
         combines: whether records may be combined before they are routed: those of one stream.
 
     Attributes:
@@ -118,6 +136,8 @@ class Windowing:
         allowed_lateness: dt.timedelta | str = _ZERO,
         emit: Literal["close", "change"] = "close",
         ordered: bool = False,
+        early: dt.timedelta | str | None = None,
+        early_clock: Clock = "event",
         combines: bool = True,
         renamed: Mapping[str, str] = NOTHING_RENAMED,
     ) -> None:
@@ -130,7 +150,9 @@ class Windowing:
         ordered = ordered or window.in_order
         late, allowed = _latenesses(results, lateness, allowed_lateness, ordered=ordered)
         self._at_change = emit == "change"
+        self._early = _early_times(results, early, early_clock, at_change=self._at_change)
         options = {"allowed_lateness": bool(allowed), "emit": self._at_change, "ordered": ordered}
+        options["early"] = self._early is not None
         _check_times(results, window, event_time, late, **options)
         for name in (*self._key, *filter(None, (event_time,))):
             results.annotation(name)
@@ -144,15 +166,18 @@ class Windowing:
             "emit": emit,
             "ordered": str(ordered),
         }
+        if self._early is not None:  # its times may change
+            self._definition["early"] = "True"
         self._allowed_lateness = allowed
         self._takes_all = not self._at_change and not ordered
         self._combines = combines and self._takes_all
-        if window.merges:  # one that has fired fires again whenever it grows
-            self._combines = self._combines and not allowed
+        # A combined row of a session has two times, and only columns read both.
+        if window.merges:
+            self._combines = self._combines and not (allowed or self._early)
         leads = {"close": allowed, "forget": _ZERO} if allowed else {"close": _ZERO}
         leads = {"forget": _ZERO} if self._at_change else leads
         leads = {} if event_time is None else leads
-        fires_once = not (self._at_change or ordered or allowed)
+        fires_once = not (self._at_change or ordered or allowed or self._early)
         self._fires_many = fires_once and window.opens_few
         self._deadlines = Deadlines(leads, ordered, has_timers=not self._fires_many)
 
@@ -209,20 +234,22 @@ class Windowing:
             combiner=combiner,
             definition=lambda names: {**self._definition, **values.definition(names)},
             takes_columns=combiner is not None and columns is not None,
-            takes_parts=combiner is None and self._takes_all,
+            takes_parts=combiner is None and self._takes_all and self._early is None,
             fires=None if columns is None else columns.fire,
             made_of=AggregatedResult(
-                dict(aggregates), make, window, self._allowed_lateness, self._at_change
+                dict(aggregates), make, window, self._allowed_lateness, self._at_change, self._early
             ),
         )
-        states = {
-            "windows": _MAP[rows.row_type, rows.stored(values.accumulator)],
-            **element_hints(values.element_types),
-        }
+        states = {"windows": _MAP[rows.row_type, rows.stored(values.accumulator)]}
+        if self._early is not None:
+            states["changed"] = _MAP[rows.row_type, bool]
+        states |= element_hints(values.element_types)
         hints = {"ctx": Context, **states, "return": _ITERATOR[output]}
         value_of = values.value_of if combiner is None else values.value_of_row(combiner)
         forgets_closed = "forget" not in self._deadlines.leads
         of_key = KeyWindows(make, values, rows, value_of, forgets_closed)
+        if self._early is not None:
+            of_key = EarlyWindows(make, values, rows, value_of, forgets_closed, self._early)
         return self._process(name, of_key, hints, traits, columns, combiner)
 
     def _rows(self, values: WindowValues) -> WindowRows:
@@ -236,14 +263,15 @@ class Windowing:
     def _types(self, name: str, values: WindowValues) -> dict[str, Any]:
         """Return the annotations of the fields of a result."""
         times = {"start": dt.datetime, "end": dt.datetime} if self._window.has_times else {}
-        names = [*self._key, *times, *values.types]
+        marks = {} if self._early is None else {IS_FINAL: bool}
+        names = [*self._key, *times, *values.types, *marks]
         if len(set(names)) < len(names):
             raise self._results.error(
                 f"{name} would have the fields {', '.join(names)}, two of them with one name: "
                 f"give the aggregate another name, or rename the field of {self._record.name}"
             )
         types = {key: self._results.annotation(key) for key in self._key}
-        return types | times | values.types
+        return types | times | values.types | marks
 
     def _columns(
         self, values: WindowValues, make: Make, combiner: Combiner | None
@@ -317,4 +345,6 @@ class Windowing:
         }
         for title in self._deadlines.leads:
             process.on_timer(title)(callbacks[title])
+        if isinstance(of_key, EarlyWindows):
+            process.on_timer("early")(declare(of_key.early, "early", {"timer": Timer, **hints}))
         return process

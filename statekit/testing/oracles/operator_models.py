@@ -162,10 +162,10 @@ class OperatorModels:
     ) -> list[Any]:
         """Run an epoch of a model, and return the emitted records."""
         match self.others.get(operator.name):
-            case WindowModel() | LookupModel() as model:
-                return model.run(records, watermark)
-            case JoinModel() as joins:
-                return joins.run(records, watermark, datetime_to_micros(step.at))
+            case LookupModel() as lookup:
+                return lookup.run(records, watermark)
+            case WindowModel() | JoinModel() as model:
+                return model.run(records, watermark, datetime_to_micros(step.at))
             case AggregateModel() as aggregates:
                 now_us, ends = datetime_to_micros(step.at), watermark == END
                 return aggregates.run([record for record, _ in records], now_us, ends=ends)

@@ -48,6 +48,9 @@ class _OfKey:
         records: those whose windows may still get records.
         buffered: the records that are buffered until the watermark.
         counted: the number of records, for windows by count.
+        changed_at: the time of the last change, by the clock of early results.
+        due: the instants of early results after changes.
+        shown_early: as `shown`, of early results.
         shown: numbers of records that were in a result, with the starts of their windows; None in
             place of the start of a session, which may change.
     """
@@ -55,6 +58,9 @@ class _OfKey:
     records: list[_Timed] = field(default_factory=list)
     buffered: list[_Timed] = field(default_factory=list)
     counted: int = 0
+    changed_at: int = MIN_MICROS
+    due: set[int] = field(default_factory=set)
+    shown_early: set[tuple[int, int | None]] = field(default_factory=set)
     shown: set[tuple[int, int | None]] = field(default_factory=set)
 
 
@@ -79,13 +85,15 @@ class WindowModel:
         self._keys: dict[Any, _OfKey] = {}
         self._count = 0
 
-    def run(self, records: Sequence[tuple[Any, int]], watermark: int) -> list[Any]:
+    def run(self, records: Sequence[tuple[Any, int]], watermark: int, now: int) -> list[Any]:
         """Run one epoch, and return the results of the windows that fire.
 
         Parameters:
             records: the records that are not late, each with the number of its input.
             watermark: of the epoch, in microseconds.
+            now: the processing time.
         """
+        by_event = self._made_of.early is not None and self._made_of.early.clock == "event"
         found: list[Any] = []
         for record, number in records:
             key = self._key_of(record)
@@ -95,10 +103,15 @@ class WindowModel:
             if self._is_ordered:
                 own.buffered.append(timed)
             else:
+                own.changed_at = watermark if by_event else now
                 found += self._handled(key, own, timed)
         for key, own in self._keys.items():
             for timed in _due(own, watermark):
+                if by_event:
+                    found += self._early(key, own, timed.at, watermark)
+                own.changed_at = timed.at if by_event else now
                 found += self._handled(key, own, timed)
+            found += self._early(key, own, watermark if by_event else now, watermark)
             if isinstance(self._kind, CountWindow):
                 if watermark == END:
                     found += self._rest(self._kind, key, own)
@@ -112,6 +125,10 @@ class WindowModel:
     def _handled(self, key: Any, own: _OfKey, timed: _Timed) -> Iterator[Any]:
         """Add a record. If windows fire at each record, those with this one do."""
         own.records.append(timed)
+        if self._made_of.early is not None:
+            period = timedelta_to_micros(self._made_of.early.period)
+            at = max(own.changed_at, MIN_MICROS)
+            own.due.add(min(at - at % period + period, MAX_MICROS))
         if isinstance(self._kind, CountWindow):
             own.counted += 1
             if own.counted % self._kind.every == 0:
@@ -128,16 +145,40 @@ class WindowModel:
             own.counted = 0
             yield self._shown(key, _Window(0, 0, own.records[-kind.size + missing :]))
 
+    def _early(self, key: Any, own: _OfKey, until: int, watermark: int) -> Iterator[Any]:
+        """Fire the open windows with records that were in no result, early.
+
+        Parameters:
+            until: the instant up to which the instants of early results are past.
+            watermark: of the epoch. If records are in order, time passes between them.
+        """
+        early = self._made_of.early
+        in_order = self._is_ordered and early is not None and early.clock == "event"
+        while own.due and (at := min(own.due)) <= until:
+            own.due.clear()
+            reached = at if in_order else watermark
+            for window in self._windows(own.records):
+                places = self._places(window)
+                shown = own.shown | own.shown_early
+                if not (self._is_over(window, self._allowed, reached) or places <= shown):
+                    own.shown_early |= places
+                    yield self._shown(key, window, False)
+
+    def _places(self, window: _Window) -> set[tuple[int, int | None]]:
+        """Return the numbers of the records of a window, with its start, for `_OfKey.shown`."""
+        start = None if self._kind.merges else window.start
+        return {(timed.number, start) for timed in window.records}
+
     def _fired(
         self, key: Any, own: _OfKey, windows: Sequence[_Window], watermark: int
     ) -> Iterator[Any]:
         """Fire the windows that are complete and have records that were in no result."""
+        is_final = () if self._made_of.early is None else (True,)
         for window in windows:
-            start = None if self._kind.merges else window.start
-            places = {(timed.number, start) for timed in window.records}
+            places = self._places(window)
             if self._is_over(window, self._allowed, watermark) and not places <= own.shown:
                 own.shown |= places
-                yield self._shown(key, window)
+                yield self._shown(key, window, *is_final)
 
     def _forget(self, own: _OfKey, windows: Sequence[_Window], watermark: int) -> None:
         """Forget the records all of whose windows are over."""
@@ -162,7 +203,7 @@ class WindowModel:
         last = window.end if includes_end else window.end - 1
         return max(last - lead, MIN_MICROS + 1) <= watermark
 
-    def _shown(self, key: Any, window: _Window) -> Any:
+    def _shown(self, key: Any, window: _Window, *more: Any) -> Any:
         """Return the result of a window."""
         in_time = window.records
         if self._kind.has_times:
@@ -172,7 +213,7 @@ class WindowModel:
             some = in_time if isinstance(of, Collect) else window.records
             values.append(result([timed.record for timed in some]))
         start, end = micros_to_datetime(window.start), micros_to_datetime(window.end)
-        return self._made_of.make(*key_fields(key), start, end, *values)
+        return self._made_of.make(*key_fields(key), start, end, *values, *more)
 
     def _windows(self, records: Sequence[_Timed]) -> Iterator[_Window]:
         match self._kind:

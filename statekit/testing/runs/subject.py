@@ -349,7 +349,11 @@ class Subject:
     @property
     def _has_processing_time(self) -> bool:
         """True if results may depend on processing time: by timers, or values that expire."""
-        return self._has_ttl("processing") or self.has_timers
+        if self._has_ttl("processing") or self.has_timers:
+            return True
+        of_functions = (each.traits.made_of for each in self.functions)
+        windows = [of for of in of_functions if isinstance(of, AggregatedResult)]
+        return any(of.early is not None and of.early.clock == "processing" for of in windows)
 
     @property
     def has_timers(self) -> bool:

@@ -76,14 +76,12 @@ class DeclaredJoin(NamedTuple):
         name: of the operator.
         process: its function.
         left, right: how the rows of both sides are made of records.
-        moves: for each side, an operator that its rows pass first; None for none.
     """
 
     name: str
     process: Process[Any, ..., Any]
     left: Row
     right: Row
-    moves: tuple[Process[Any, ..., Any] | None, Process[Any, ..., Any] | None] = (None, None)
 
 
 class JoinDeclaration:

@@ -168,7 +168,9 @@ class _ChangedTable:
         self.changed = self._versions.in_order()
 
     def others(self, keys: Ints) -> Iterator[tuple[KeptRows, Versions]]:
-        """Yield the rows of some keys that do not change, some at a time."""
+        """Yield the rows of some keys that do not change, some at a time: as they are stored, and
+        as versions.
+        """
         if not len(keys):
             return
         for part in self._kept.all_of(keys.tolist()):
@@ -189,6 +191,7 @@ class _ChangedTable:
         empty = np.ones(count, np.bool_), np.ones(count, np.bool_)
         empty[0][changed.keys[changed.was]] = False
         empty[1][changed.keys[changed.remains]] = False
+        # The first rows of a key may all change. Then more of them are read.
         unknown: list[int] = keys[empty[0][keys] | empty[1][keys]].tolist()
         most = 2
         while unknown:

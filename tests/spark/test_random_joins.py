@@ -17,7 +17,7 @@ SEEDS = range(40) if SOAK else (4, 7)
 
 _INSTANT = pa.timestamp("us", "UTC")
 _SCHEMAS = {
-    "left": pa.schema({"key": pa.int64(), "number": pa.int64(), "at": _INSTANT}),
+    "left": pa.schema({"key": pa.int64(), "number": pa.int64(), "at": _INSTANT, "until": _INSTANT}),
     "right": pa.schema({"ref": pa.int64(), "number": pa.int64(), "seen": _INSTANT}),
 }
 

@@ -25,6 +25,7 @@ class Left(NamedTuple):
     key: int | None
     number: int
     at: dt.datetime
+    until: dt.datetime
 
 
 class Right(NamedTuple):
@@ -60,7 +61,7 @@ class RandomJoin:
     def __post_init__(self) -> None:
         self._random = chosen = random.Random(self.seed)
         self.how = chosen.choice(["inner", "left", "right", "full", "semi", "anti"])
-        self._kind = chosen.choice(["interval", "interval", "fixed", "calendar", "none"])
+        self._kind = chosen.choice(["interval", "own end", "fixed", "calendar", "none"])
         if self._kind == "none":
             self.how = chosen.choice(["inner", "semi"])
         self._between = chosen.choice([(0, 0), (3, 3), (0, 5), (10, -3), (-2, 7), (1, 100)])
@@ -95,6 +96,8 @@ class RandomJoin:
         options |= {"event_time": ("at", "seen"), "lateness": lateness}
         if self._kind == "interval":
             options["within"] = tuple(map(seconds, self._between))
+        elif self._kind == "own end":
+            options["within"] = (seconds(self._between[0]), "until")
         elif self._kind == "fixed":
             options["window"] = sk.sliding(seconds(self._size), seconds(self._every))
         else:
@@ -106,11 +109,14 @@ class RandomJoin:
         keys = [*range(chosen.choice([2, 20])), None]
         size = chosen.choice([3, 20, 80])
 
+        def until(at: dt.datetime) -> list[dt.datetime]:
+            return [at + seconds(chosen.choice([-1, 0, 1, 5, 300]))]
+
         def some(cls: Any) -> list[Any]:
-            made = [
-                cls(chosen.choice(keys), number, START + seconds(chosen.randrange(self._span)))
-                for number in range(chosen.randrange(size + 1))
-            ]
+            made = []
+            for number in range(chosen.randrange(size + 1)):
+                at = START + seconds(chosen.randrange(self._span))
+                made.append(cls(chosen.choice(keys), number, at, *until(at)[: cls is Left]))
             return [chosen.choice(made) for _ in made] if chosen.random() < 0.3 else made
 
         left, right, epochs = some(Left), some(Right), chosen.randrange(1, 6)
@@ -159,11 +165,13 @@ class RandomJoin:
         with duckdb.connect() as database:
             sides: list[tuple[str, Sequence[list[Any]]]] = [("l", self.left), ("r", self.right)]
             for name, records in sides:
-                database.execute(f"create table {name} (k int, n int, t bigint, a bigint)")
+                until = ", u bigint" if name == "l" else ""
+                database.execute(f"create table {name} (k int, n int, t bigint{until}, a bigint)")
                 epochs = zip(self.arrived, records, strict=True)
                 rows = [(*_numbers(record), at) for at, some in epochs for record in some]
                 if rows:
-                    database.executemany(f"insert into {name} values (?, ?, ?, ?)", rows)
+                    places = ", ".join("?" * len(rows[0]))
+                    database.executemany(f"insert into {name} values ({places})", rows)
             return Counter(database.execute(self._sql()).fetchall())
 
     def _sql(self) -> str:
@@ -171,13 +179,15 @@ class RandomJoin:
         if self._kind == "interval":
             before, after = self._between
             on += f" and r.t between l.t - {before} and l.t + {after}"
+        elif self._kind == "own end":
+            on += f" and r.t between l.t - {self._between[0]} and l.u"
         elif self._kind in ("fixed", "calendar"):
             left, right = self._in_windows("l"), self._in_windows("r")
             on += " and l.w = r.w"
         if self._ttl is not None:
             on += f" and abs(l.a - r.a) < {self._ttl}"
         if self.how in ("semi", "anti"):
-            return f"select l.k, l.n, l.t from {left} l {self.how} join {right} r on {on}"
+            return f"select l.k, l.n, l.t, l.u from {left} l {self.how} join {right} r on {on}"
         window = ", coalesce(l.w, r.w)" if self._kind in ("fixed", "calendar") else ""
         columns = f"l.k, l.n, l.t, r.k, r.n, r.t{window}"
         return f"select {columns} from {left} l {self.how} join {right} r on {on}"

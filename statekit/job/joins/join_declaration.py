@@ -148,6 +148,11 @@ class JoinDeclaration:
         """Return an error about the join."""
         return StateTypeError(f"{self._where}: {reason}")
 
+    @property
+    def left_fields(self) -> str:
+        """The names of the fields of left records, for messages."""
+        return ", ".join(self._left.record.fields or ())
+
     def results(self, ends_of: Callable[..., Any] | None) -> JoinResults:
         """Return the object that creates the results.
 

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Required, TypedDict
 
+from statekit.errors import StateTypeError
 from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits, process
 from statekit.functions.signature import declare
@@ -27,6 +28,7 @@ from statekit.job.joins.join_points import (
 )
 from statekit.job.joins.join_results import NO_FIELDS, WINDOW_FIELDS, JoinResults
 from statekit.job.joins.matching import Reach
+from statekit.job.joins.own_intervals import OwnIntervals
 from statekit.job.joins.side_rows import Place, Side
 from statekit.job.joins.stream_join import StreamJoin
 from statekit.job.joins.table_join_operator import (
@@ -60,6 +62,7 @@ class JoinedResult(NamedTuple):
         how: which rows are emitted.
         left, right: the classes of the rows of both sides.
         reach: where left rows match points of the right side.
+        own: the intervals of left rows that have their own ends; None without.
         window: the kind of windows; None without windows.
         results: creates the results.
     """
@@ -68,6 +71,7 @@ class JoinedResult(NamedTuple):
     left: type[Any]
     right: type[Any]
     reach: Reach
+    own: OwnIntervals | None
     window: Window | None
     results: JoinResults
 
@@ -80,7 +84,8 @@ class JoinArguments(TypedDict, total=False):
             with those of the left and of the right side, as `("id", "seller")`. An expression may
             be in place of a field.
         within: how far the right record may be before or after the left one, in event time; or a
-            pair of how far before and how far after.
+            pair of how far before and how far after. In place of the latter, a field of the left
+            side may say until when.
         window: `tumbling` or `sliding`: both records are in the same window.
         ttl: in a join without an end, how long a record is kept after it arrived.
         event_time: the field with the event time, or a pair with that of each side.
@@ -128,7 +133,8 @@ def declared_join(
         return declared_table_join(records, streams, how, into, options)
     check_has_no_tables(options)
     chosen = options.get("name") or default_name("join", streams)
-    within, window = options.get("within"), options.get("window")
+    window, within = options.get("window"), options.get("within")
+    until = _own_end(within, records[0])
     declaration = JoinDeclaration(
         *records,
         on=options["on"],
@@ -137,19 +143,28 @@ def declared_join(
         into=into,
         fields=options.get("fields"),
         own=NO_FIELDS if window is None else WINDOW_FIELDS,
+        kept=(() if until is None else (until,), ()),
         name=chosen,
     )
-    points, reach = _points(declaration, within, window)
+    points, reach = _points(declaration, within, until, window)
     _check_how(declaration, points)
     ttl = options.get("ttl")
     _check_ttl(declaration, points, ttl)
     lateness = options.get("lateness", _ZERO)
-    operator = _operator(declaration, points, reach, window, lateness, ttl, chosen)
+    own = None if until is None else OwnIntervals.of(declaration, until, reach.before)
+    operator = _operator(declaration, points, reach, own, window, lateness, ttl, chosen)
     return DeclaredJoin(chosen, operator, declaration.left, declaration.right)
 
 
+def _own_end(within: Any, left: RecordType) -> str | None:
+    """Return the field of left records with the end of their interval, if it is one."""
+    if isinstance(within, tuple) and len(within) == 2 and within[1] in (left.fields or ()):
+        return str(within[1])
+    return None
+
+
 def _points(
-    declaration: JoinDeclaration, within: Within | None, window: Any
+    declaration: JoinDeclaration, within: Within | None, until: str | None, window: Any
 ) -> tuple[JoinPoints, Reach]:
     """Return where rows are in time, and where left rows match points of the right side."""
     if within is not None and window is not None:
@@ -166,7 +181,7 @@ def _points(
             "record, or a pair of fields"
         )
     if window is None:
-        reach = _reach(declaration, within)
+        reach = _reach(declaration, within, until)
         return EventTimes(reach), reach
     if isinstance(window, Sliding):
         size, every, offset = map(timedelta_to_micros, (window.size, window.every, window.offset))
@@ -179,14 +194,22 @@ def _points(
     )
 
 
-def _reach(declaration: JoinDeclaration, within: Any) -> Reach:
-    """Return the range of an interval that a user gave."""
+def _reach(declaration: JoinDeclaration, within: Any, until: str | None) -> Reach:
+    """Return the range of an interval that a user gave. An end that is a field counts as zero."""
     given = within if isinstance(within, tuple) else (within, within)
     if len(given) != 2:
         raise declaration.error(
             f"within={shown(within)}: give a duration, or a pair: how far before and how far after"
         )
-    reach = Reach(*map(_signed_micros, given))
+    if until is not None:
+        return Reach(_signed_micros(given[0]), 0)
+    try:
+        reach = Reach(*map(_signed_micros, given))
+    except StateTypeError as error:
+        raise declaration.error(
+            f"within={shown(within)}: {error}. In a pair, the second one may also be a field of "
+            f"the left side with the end of the interval (it has {declaration.left_fields})"
+        ) from error
     if reach.before + reach.after < 0:
         raise declaration.error(
             f"within={shown(within)}: the interval ends before it begins: give (before, after) "
@@ -238,6 +261,7 @@ def _operator(
     declaration: JoinDeclaration,
     points: JoinPoints,
     reach: Reach,
+    own: OwnIntervals | None,
     window: Window | None,
     lateness: dt.timedelta | str,
     ttl: TTL | None,
@@ -252,13 +276,15 @@ def _operator(
         stored_class(declaration.left, notes_matches=of_left and not ends),
         stored_class(declaration.right, notes_matches=of_right),
     ]
+    back = reach.reverse if own is None else Reach(0, _EVERYWHERE.after)
+    begins = None if own is None else own.begins
     sides = (
-        Side(declaration.left.cls, stored[0], reach, of_left, ends),
-        Side(declaration.right.cls, stored[1], reach.reverse, of_right),
+        Side(declaration.left.cls, stored[0], reach, reach.after, begins, of_left, ends),
+        Side(declaration.right.cls, stored[1], back, reach.before, None, of_right),
     )
     results = declaration.results(getattr(points, "ends_of", None))
     emits: Any = {"semi": "left", "anti": "nothing"}.get(how, "pairs")
-    join = StreamJoin(*sides, points, results, emits)
+    join = StreamJoin(*sides, points, results, own and own.ends, emits)
     maps = [_MAP[Place, cls] for cls in stored]
     if ttl is not None:
         maps = [Annotated[each, ttl] for each in maps]
@@ -270,6 +296,8 @@ def _operator(
         "return": _ITERATOR[declaration.into],
     }
     interval = str(window) if window is not None else f"{reach.before}, {reach.after}"
+    if own is not None:
+        interval = f"{reach.before}, until {own.until}"
     definition = {"on": declaration.shown_on(), "how": how, "within": interval}
     traits = Traits(
         definition=lambda _: definition,
@@ -278,7 +306,7 @@ def _operator(
         holds_back_us=points.span_us,
         fires=join.fire if points.ends else None,
         made_of=JoinedResult(
-            how, declaration.left.cls, declaration.right.cls, reach, window, results
+            how, declaration.left.cls, declaration.right.cls, reach, own, window, results
         ),
     )
     decorate = process(key=declaration.key, event_time=declaration.time, lateness=lateness)

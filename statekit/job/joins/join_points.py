@@ -36,14 +36,14 @@ class JoinPoints(Protocol):
             times: the event time of each row.
         """
 
-    def over_at(self, reach: Reach, points: Ints) -> Ints:
+    def over_at(self, stays_us: int, points: Ints) -> Ints:
         """Return the watermarks at which rows can get no more matches, in the years of datetimes.
 
         Parameters:
-            reach: where rows of their side match points of the other side.
+            stays_us: how long after its point a row of their side may get a match.
         """
 
-    def last_over(self, reach: Reach, watermark_us: int) -> int:
+    def last_over(self, stays_us: int, watermark_us: int) -> int:
         """Return the last point whose rows can get no more matches at a watermark."""
 
     @property
@@ -73,11 +73,11 @@ class EventTimes:
     def of(self, times: Ints) -> tuple[Ints, Ints]:
         return times_as_points(times)
 
-    def over_at(self, reach: Reach, points: Ints) -> Ints:
-        return np.clip(points + reach.after, MIN_MICROS, MAX_MICROS)
+    def over_at(self, stays_us: int, points: Ints) -> Ints:
+        return np.clip(points + stays_us, MIN_MICROS, MAX_MICROS)
 
-    def last_over(self, reach: Reach, watermark_us: int) -> int:
-        return MAX_MICROS if watermark_us >= MAX_MICROS else watermark_us - reach.after
+    def last_over(self, stays_us: int, watermark_us: int) -> int:
+        return MAX_MICROS if watermark_us >= MAX_MICROS else watermark_us - stays_us
 
     @property
     def step_us(self) -> int:
@@ -94,7 +94,7 @@ class _Starts(ABC):
     def ends_of(self, starts: Ints) -> Ints:
         """Return the ends of windows by their starts."""
 
-    def over_at(self, reach: Reach, points: Ints) -> Ints:
+    def over_at(self, stays_us: int, points: Ints) -> Ints:
         """Return the last instant of each window."""
         ends = self.ends_of(points)
         return np.where(ends >= MAX_MICROS, MAX_MICROS, ends - 1)
@@ -129,7 +129,7 @@ class WindowStarts(_Starts):
         order = np.argsort(place, kind="stable")
         return np.concatenate(starts)[order], place[order]
 
-    def last_over(self, reach: Reach, watermark_us: int) -> int:
+    def last_over(self, stays_us: int, watermark_us: int) -> int:
         if watermark_us >= MAX_MICROS:
             return MAX_MICROS
         last = min(watermark_us + 1, MAX_MICROS - 1) - self.size
@@ -161,7 +161,7 @@ class CalendarStarts(_Starts):
     def of(self, times: Ints) -> tuple[Ints, Ints]:
         return self.grid.bounds_of(times)[0], np.arange(len(times))
 
-    def last_over(self, reach: Reach, watermark_us: int) -> int:
+    def last_over(self, stays_us: int, watermark_us: int) -> int:
         if watermark_us >= MAX_MICROS:
             return MAX_MICROS
         if watermark_us < MIN_MICROS:
@@ -183,10 +183,10 @@ class OnePoint:
     def of(self, times: Ints) -> tuple[Ints, Ints]:
         return np.zeros(len(times), np.int64), np.arange(len(times))
 
-    def over_at(self, reach: Reach, points: Ints) -> Ints:
+    def over_at(self, stays_us: int, points: Ints) -> Ints:
         return np.full(len(points), MAX_MICROS)
 
-    def last_over(self, reach: Reach, watermark_us: int) -> int:
+    def last_over(self, stays_us: int, watermark_us: int) -> int:
         return MIN_MICROS - 1
 
 

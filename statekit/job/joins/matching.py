@@ -19,37 +19,6 @@ PAIRS_AT_ONCE = 32_768
 """At most so many pairs are in memory at a time."""
 
 
-class Points(NamedTuple):
-    """The keys and points of some rows, as parallel arrays.
-
-    Parameters:
-        keys: the number of the key of each row.
-        points: the point of each row, in microseconds.
-    """
-
-    keys: Ints
-    points: Ints
-
-    @classmethod
-    def one(cls, point: int) -> Points:
-        """Return a single row, of key 0."""
-        return cls(np.zeros(1, np.int64), np.array([point], np.int64))
-
-    def part(self, start: int, end: int) -> Points:
-        """Return the rows from `start` on and before `end`."""
-        return Points(self.keys[start:end], self.points[start:end])
-
-    def at(self, places: Ints) -> Points:
-        """Return the rows at some places."""
-        return Points(self.keys[places], self.points[places])
-
-    def and_also(self, others: Points) -> Points:
-        """Return these rows, and then others."""
-        return Points(
-            np.concatenate([self.keys, others.keys]), np.concatenate([self.points, others.points])
-        )
-
-
 class Reach(NamedTuple):
     """The range in which a row matches the points of the other side, in microseconds.
 
@@ -67,12 +36,59 @@ class Reach(NamedTuple):
         return Reach(self.after, self.before)
 
 
+class Points(NamedTuple):
+    """The keys and points of some rows, as parallel arrays.
+
+    Parameters:
+        keys: the number of the key of each row.
+        points: the point of each row, in microseconds.
+        begins: the first point of the other side that each row matches; None if it follows from a
+            reach.
+    """
+
+    keys: Ints
+    points: Ints
+    begins: Ints | None = None
+
+    @classmethod
+    def one(cls, point: int) -> Points:
+        """Return a single row, of key 0."""
+        return cls(np.zeros(1, np.int64), np.array([point], np.int64))
+
+    def part(self, start: int, end: int) -> Points:
+        """Return the rows from `start` on and before `end`."""
+        begins = None if self.begins is None else self.begins[start:end]
+        return Points(self.keys[start:end], self.points[start:end], begins)
+
+    def at(self, places: Ints) -> Points:
+        """Return the rows at some places."""
+        begins = None if self.begins is None else self.begins[places]
+        return Points(self.keys[places], self.points[places], begins)
+
+    def and_also(self, others: Points) -> Points:
+        """Return these rows, and then others, which have `begins` if these have."""
+        keys = np.concatenate([self.keys, others.keys])
+        points = np.concatenate([self.points, others.points])
+        if self.begins is None or others.begins is None:
+            return Points(keys, points)
+        return Points(keys, points, np.concatenate([self.begins, others.begins]))
+
+    def lowest(self, reach: Reach) -> Ints:
+        """Return the first point of the other side that each row matches.
+
+        Parameters:
+            reach: theirs, if they have no `begins`.
+        """
+        return _shifted(self.points, -reach.before) if self.begins is None else self.begins
+
+
 class Matches:
     """The matches of some rows among the rows of the other side.
 
     Parameters:
         rows: the rows that are matched.
-        others: the rows of the other side, in any order.
+        others: the rows of the other side, in any order. If they have `begins`, rows before these
+            do not match.
         reach: where the rows match points of the other side.
 
     Attributes:
@@ -94,11 +110,20 @@ class Matches:
         ranks = len(points) + 1
         places = others.keys * ranks + np.searchsorted(points, others.points)
         places = places[self._order]
-        lowest = np.searchsorted(points, _shifted(rows.points, -reach.before), "left")
+        lowest = np.searchsorted(points, rows.lowest(reach), "left")
         highest = np.searchsorted(points, _shifted(rows.points, reach.after), "right")
         self._starts = np.searchsorted(places, rows.keys * ranks + lowest)
         ends = np.searchsorted(places, rows.keys * ranks + highest)
-        self.counts: Ints = np.maximum(ends - self._starts, 0)
+        self._near: Ints = np.maximum(ends - self._starts, 0)
+        self._begins, self._points = others.begins, rows.points
+        self.counts: Ints = self._near if others.begins is None else self._counted()
+
+    def _counted(self) -> Ints:
+        """Count the matches of each row, if rows of the other side begin to match at some point."""
+        counts = np.zeros(len(self._near), np.int64)
+        for of, _ in self.pairs():
+            counts += np.bincount(of, minlength=len(counts))
+        return counts
 
     @property
     def last(self) -> Ints:
@@ -115,13 +140,17 @@ class Matches:
         Pairs are in the order of the rows. The matches of a row are in the order of their points,
         then of the other side's rows.
         """
-        ends = np.cumsum(self.counts)
+        ends = np.cumsum(self._near)
         total = int(ends[-1]) if len(ends) else 0
-        firsts = self._starts - (ends - self.counts)  # of a row's matches, less the pairs before
+        firsts = self._starts - (ends - self._near)  # of a row's matches, less the pairs before
         for start in range(0, total, PAIRS_AT_ONCE):
             places = np.arange(start, min(start + PAIRS_AT_ONCE, total))
             rows = np.searchsorted(ends, places, "right")
-            yield rows, self._order[firsts[rows] + places]
+            found = self._order[firsts[rows] + places]
+            if self._begins is not None:
+                match = self._begins[found] <= self._points[rows]
+                rows, found = rows[match], found[match]
+            yield rows, found
 
 
 def _shifted(points: Ints, by: int) -> Ints:

@@ -84,6 +84,14 @@ class NewRows(NamedTuple):
             self.places[own],
         )
 
+    def ending(self, ends: Ints, reach: Reach) -> NewRows:
+        """Return the rows with the ends of their intervals as points.
+
+        Parameters:
+            reach: of the rows at their present points, of which the beginnings follow.
+        """
+        return self._replace(points=Points(self.points.keys, ends, self.points.lowest(reach)))
+
     def chosen(self, which: Ints) -> NewRows:
         """Return some rows by their numbers, in that order."""
         return NewRows(
@@ -141,6 +149,9 @@ class Side:
         stored: the class of its kept rows: with one more field, if it is known of a kept row
             whether it has a match.
         reach: where its rows match points of the other side.
+        stays_us: how long after its point a row may get a match, in microseconds.
+        begins: returns the first points of the other side that rows match; None if they follow from
+            the reach.
         shows_unmatched: whether rows without a match are emitted when no match can follow.
         ends_at_match: whether a row is done with its first match.
     """
@@ -148,6 +159,8 @@ class Side:
     row: type[Any]
     stored: type[Any]
     reach: Reach
+    stays_us: int = 0
+    begins: Callable[[Sequence[Any]], Ints] | None = None
     shows_unmatched: bool = False
     ends_at_match: bool = False
 
@@ -210,7 +223,7 @@ class KeptSide:
         match.
         """
         starts = np.flatnonzero(np.diff(points.keys, prepend=-1))
-        lowest = np.minimum.reduceat(points.points, starts) - reach.before
+        lowest = np.minimum.reduceat(points.lowest(reach), starts)
         highest = np.maximum.reduceat(points.points, starts) + reach.after
         keys: list[int] = points.keys[starts].tolist()
         prefixes = list(map(self._prefixes.__getitem__, keys))
@@ -232,6 +245,15 @@ class KeptSide:
     def rows(self, stored: Sequence[Row]) -> Sequence[Any]:
         """Return kept rows as rows of the side."""
         return self.side.rows_of(self._state.values_of_rows([row for _, row in stored]))
+
+    def points(self, block: KeptRows, rows: Sequence[Any]) -> Points:
+        """Return where kept rows are.
+
+        Parameters:
+            rows: the rows.
+        """
+        begins = self.side.begins
+        return block.points if begins is None else block.points._replace(begins=begins(rows))
 
     def keep(self, new: NewRows, epoch: int) -> None:
         """Keep new rows."""

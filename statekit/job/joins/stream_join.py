@@ -19,7 +19,7 @@ import numpy as np
 from statekit.functions.context import Context, Due
 from statekit.job.joins.join_points import JoinPoints
 from statekit.job.joins.join_results import JoinResults
-from statekit.job.joins.matching import PAIRS_AT_ONCE, Ints, Matches, Points
+from statekit.job.joins.matching import PAIRS_AT_ONCE, Ints, Matches, Points, Reach
 from statekit.job.joins.side_rows import ROWS_AT_ONCE, KeptRows, KeptSide, NewRows, Row, Side
 from statekit.job.joins.sweep import swept
 from statekit.keygroup import key_fields
@@ -41,6 +41,7 @@ class StreamJoin:
         left, right: the sides.
         points: where rows are in time, and until when they can get matches.
         results: creates the results.
+        ends: returns the ends of the intervals of left rows, if these have their own.
         emits: "pairs" for each match, "left" for each left row at its first match, or "nothing".
     """
 
@@ -48,6 +49,7 @@ class StreamJoin:
     right: Side
     points: JoinPoints
     results: JoinResults
+    ends: Callable[[Sequence[Any]], Ints] | None = None
     emits: Literal["pairs", "left", "nothing"] = "pairs"
 
     def join(
@@ -55,6 +57,8 @@ class StreamJoin:
     ) -> Iterator[list[Any]]:
         """Add new rows, and yield the results that follow at once."""
         split = new_rows(records, self.left.row, self.points.of)
+        if self.ends is not None:
+            split = split.with_ends(self.ends, self.left.reach)
         new, without_key = (split.left, split.right), (split.left_never, split.right_never)
         kept = [
             KeptSide(side, state, records.prefixes)
@@ -77,7 +81,7 @@ class StreamJoin:
             for side, state in ((self.left, left), (self.right, right)):
                 kept = KeptSide(side, state, prefixes)
                 step_us = 1 if side.shows_unmatched else self.points.step_us
-                last = self.points.last_over(side.reach, _until(due.now_us, step_us))
+                last = self.points.last_over(side.stays_us, _until(due.now_us, step_us))
                 for block in kept.take_until(last):
                     rows = kept.rows(block.stored)
                     left_rows, right_rows = (rows, None) if side is self.left else (None, rows)
@@ -88,7 +92,7 @@ class StreamJoin:
         in microseconds.
         """
         side = kept.side
-        over_us = self.points.over_at(side.reach, new.points.points)
+        over_us = self.points.over_at(side.stays_us, new.points.points)
         which = np.ones(len(new.rows), np.bool_)
         if self.points.ends:
             which = over_us > datetime_to_micros(ctx.watermark)
@@ -140,6 +144,14 @@ class SplitRows(NamedTuple):
     right: NewRows
     left_never: NewRows
     right_never: NewRows
+
+    def with_ends(self, ends: Callable[[Sequence[Any]], Ints], reach: Reach) -> SplitRows:
+        """Return the rows, those of the left side with the ends of their intervals as points."""
+        left, never = self.left, self.left_never
+        return self._replace(
+            left=left.ending(ends(left.rows), reach),
+            left_never=never.ending(ends(never.rows), reach),
+        )
 
 
 def new_rows(
@@ -221,7 +233,7 @@ class _Pass:
     ) -> Iterator[list[Any]]:
         """Yield the results of the new rows of a key that has more rows than fit in memory."""
         found = None
-        if self._join.emits == "pairs":
+        if self._join.emits == "pairs" and self._join.ends is None:
             found = swept(new, self._reach, self._kept, key, others)
         if found is None:
             for place in range(len(new.rows)):
@@ -242,9 +254,8 @@ class _Pass:
         """Yield the results of one row with those of many rows, some at a time."""
         if others is not None:
             others = others.chosen(np.argsort(others.points.points, kind="stable"))
-        point = int(new.points.points[0])
-        reach = self._reach
-        rows = self._kept.between(key, point - reach.before, point + reach.after)
+        (lowest,), (point,) = new.points.lowest(self._reach).tolist(), new.points.points.tolist()
+        rows = self._kept.between(key, lowest, point + self._reach.after)
         is_once = self._is_left and self._join.emits != "pairs"
         while some := list(islice(rows, ROWS_AT_ONCE)):
             if is_once and new.is_matched.any():
@@ -268,15 +279,18 @@ class _Pass:
         """
         if others is not None and self._kept.side.ends_at_match:
             others = others.chosen(np.flatnonzero(~others.is_matched))
-        points = block.points if others is None else block.points.and_also(others.points)
+        left_alone = self._is_left and self._join.emits != "pairs"
+        kept_rows = () if left_alone else self._kept.rows(block.stored)
+        points = self._kept.points(block, kept_rows)
+        points = points if others is None else points.and_also(others.points)
         if not len(points.keys):
             return
         matches = Matches(new.points, points, self._reach)
-        if self._is_left and self._join.emits != "pairs":
+        if left_alone:
             yield from self._left_rows(new, matches)
             return
         new.note_matched(matches.counts > 0)
-        rows = [*self._kept.rows(block.stored), *(() if others is None else others.rows)]
+        rows = [*kept_rows, *(() if others is None else others.rows)]
         hit = np.zeros(len(rows), np.bool_)
         for of_new, found in matches.pairs():
             if self._join.emits == "pairs":

@@ -13,7 +13,7 @@ from statekit.job.windows.calendar_windows import CalendarWindow
 from statekit.job.windows.sliding import Sliding
 from statekit.keygroup import key_fields
 from statekit.testing.oracles.window_model import calendar_bounds, window_bounds
-from statekit.timestamp import MAX_MICROS
+from statekit.timestamp import MAX_MICROS, datetime_to_micros
 
 
 @dataclass
@@ -87,7 +87,10 @@ class JoinModel:
         at = self._time_of(record)
         if made_of.window is None:
             after = made_of.reach.after if is_left else made_of.reach.before
-            yield _Row(key, at, min(at + after, MAX_MICROS), record, self._now_us)
+            over_at = min(at + after, MAX_MICROS)
+            if is_left and made_of.own is not None:
+                over_at = datetime_to_micros(getattr(record, made_of.own.until))
+            yield _Row(key, at, over_at, record, self._now_us)
             return
         for start, end in self._windows(at):
             over_at = MAX_MICROS if end == MAX_MICROS else end - 1
@@ -123,7 +126,8 @@ class JoinModel:
         if self._made_of.window is not None or self._time_of is None:
             return left.at == right.at
         reach = self._made_of.reach
-        return left.at - reach.before <= right.at <= left.at + reach.after
+        last = left.at + reach.after if self._made_of.own is None else left.over_at
+        return left.at - reach.before <= right.at <= last
 
     def _over(self, watermark: int) -> Iterator[Any]:
         """Forget rows that can get no more matches, and yield results for those without any."""

@@ -12,6 +12,7 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
+from statekit.errors import StateTypeError
 from statekit.maintenance.verify.verify import verify
 from statekit.testing import JobHarness, check
 
@@ -39,6 +40,19 @@ class Paid(NamedTuple):
 class Seen(NamedTuple):
     cents: int | None
     method: str | None
+
+
+class Auction(NamedTuple):
+    id: int
+    at: dt.datetime
+    ends: dt.datetime
+    opens: dt.datetime | None = None
+
+
+class Bid(NamedTuple):
+    auction: int
+    cents: int
+    at: dt.datetime
 
 
 class Timed(NamedTuple):
@@ -90,6 +104,55 @@ def test_a_right_record_matches_at_both_ends_of_the_interval_and_not_behind_them
     payments = [Payment(1, f"{n}", at(n)) for n in minutes]
     options = {"within": within, "into": Seen}
     assert results(options, [Order(1, 7, NOON)], payments) == [(7, f"{n}") for n in matching]
+
+
+def auctions_with_bids(within: Any, how: Any = "left") -> sk.Job:
+    """A job that joins auctions with the bids until they end."""
+    job = sk.Job("auctions")
+    auctions, bids = job.source("auctions", Auction), job.source("bids", Bid)
+    fields = {} if how == "semi" else {"id": "id", "cents": "cents"}
+    on = ("id", "auction")
+    auctions.join(
+        bids, on=on, how=how, within=within, event_time="at", fields=fields, name="j"
+    ).sink("out")
+    return job
+
+
+def test_an_interval_may_end_at_a_field_of_the_left_record() -> None:
+    harness = JobHarness(auctions_with_bids(("1 minute", "ends")))
+    early = [Bid(1, n, at(n)) for n in (-2, -1, 0)]
+    assert harness.send(bids=early)["out"] == []
+    auctions = [Auction(1, at(0), at(5)), Auction(1, at(1), at(3)), Auction(1, at(0), at(-9))]
+    assert harness.send(auctions=auctions)["out"] == [(1, -1), (1, 0), (1, 0)]
+    found = harness.send(bids=[Bid(1, n, at(n)) for n in (3, 4, 5, 6)])["out"]
+    no_bid = (1, None)  # of the auction that ended before it began
+    assert found == [(1, 3), (1, 3), (1, 4), (1, 5), no_bid]
+    assert harness.drain()["out"] == []
+    assert harness.state("j", "left", 1) == harness.state("j", "right", 1) == {}
+
+
+def test_a_bid_is_kept_only_as_long_as_an_auction_may_begin_before_it() -> None:
+    harness = JobHarness(auctions_with_bids(("1 minute", "ends"), "inner"))
+    harness.send(auctions=[Auction(2, at(0), at(99))], bids=[Bid(1, 1, at(0)), Bid(1, 2, at(50))])
+    harness.send(auctions=[Auction(3, at(50), at(99))], bids=[Bid(2, 3, at(50))])
+    harness.advance_watermark(at(50.5))
+    kept = [harness.state("j", "right", auction).values() for auction in (1, 2)]
+    assert [[bid.cents for bid in bids] for bids in kept] == [[2], [3]]
+    assert harness.state("j", "left", 2), "an auction is kept until it ends"
+
+
+@pytest.mark.parametrize(
+    ("within", "message"),
+    [
+        (("0 s", "opens"), "ends at a field that is a datetime"),
+        (("0 s", "id"), "'id' is int: an interval ends at a field that is a datetime"),
+        (("0 s", "end"), r"a field of the left side .* \(it has id, at, ends, opens\)"),
+        ("ends", "a field of the left side with the end"),
+    ],
+)
+def test_an_end_that_is_no_time_of_the_left_record_is_refused(within: Any, message: str) -> None:
+    with pytest.raises(StateTypeError, match=message):
+        auctions_with_bids(within)
 
 
 @pytest.mark.parametrize(
@@ -513,6 +576,12 @@ def test_another_interval_does_not_continue_with_the_state(tmp_path: Any) -> Non
 @pytest.mark.parametrize("how", ["inner", "semi"])
 def test_check_proves_a_job_with_a_join_with_a_ttl(how: str) -> None:
     check(joined(how=how, ttl=sk.TTL("1 minute")), examples=20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["full", "semi"])
+def test_check_proves_a_join_until_a_field(how: str) -> None:
+    check(auctions_with_bids(("1 minute", "ends"), how), examples=20)
 
 
 @pytest.mark.slow

@@ -530,7 +530,8 @@ class Stream(Generic[T]):
         emit: Literal["close", "change"] = "close",
         ordered: bool = False,
         early: dt.timedelta | str | None = None,
-        early_clock: Clock = "event",
+        early_clock: Clock | None = None,
+        clock: Clock = "event",
         renamed: Mapping[str, str] = NOTHING_RENAMED,
     ) -> Windowed[T]:
         """Group these records by key and window; call a method of the result for an operator, such
@@ -544,7 +545,8 @@ class Stream(Generic[T]):
                 fires again, with the updated result, in each epoch in which it gets any.
             emit: let a window fire once it is complete ("close"), or at each record ("change").
             early: fire open windows that have changed as often as this. Results have `is_final`.
-            early_clock: whether "event" or "processing" time has to pass for early results.
+            early_clock: whether "event" or "processing" time has to pass; by default as `clock`.
+            clock: with "processing", windows have the records that are processed in their time.
 
         Raises:
             StateTypeError: an option is not valid; the message names it.
@@ -570,7 +572,7 @@ class Stream(Generic[T]):
         options: dict[str, Any] = {"lateness": lateness, "allowed_lateness": allowed_lateness}
         options |= {"key": key, "event_time": event_time, "emit": emit, "ordered": ordered}
         options |= {"renamed": renamed, "combines": len(self._names) == 1}
-        options |= {"early": early, "early_clock": early_clock}
+        options |= {"early": early, "early_clock": early_clock, "clock": clock}
         return Windowed(self, Windowing(record, window, **options))
 
     def aggregate(

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+from statekit.checkpoint.job_file import Clock
 from statekit.job.windows.early_results import EarlyTimes
 from statekit.job.windows.field_aggregates import FieldAggregate
 from statekit.job.windows.window_kind import Window
@@ -28,6 +29,7 @@ class AggregatedResult(NamedTuple):
         allowed_lateness: how long a window is kept for late records after it has fired.
         at_change: whether a window fires at each record.
         early: when open windows fire before their end. `make` then gets whether a result is final.
+        clock: the clock of windows.
         emit: without windows, when results are emitted. "ranks" emits, once per epoch, a result for
             each place of the only aggregate whose record has changed; `make` gets the fields of
             the record and the place.
@@ -39,6 +41,7 @@ class AggregatedResult(NamedTuple):
     allowed_lateness: dt.timedelta = dt.timedelta(0)
     at_change: bool = False
     early: EarlyTimes | None = None
+    clock: Clock = "event"
     emit: Emit | Literal["ranks"] = "epoch"
 
 

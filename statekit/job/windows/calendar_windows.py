@@ -187,7 +187,7 @@ class CalendarRows(WindowRows):
 
     def put(self, ctx: Context, windows: Windows, value: Any) -> list[OpenWindow]:
         """Add a value to the window of the current record, and return this window."""
-        row = self._bounds(ctx.event_time)
+        row = self._bounds(self.deadlines.time_of(ctx))
         held = self._opened(ctx, windows, row, row[1], self._create)
         windows[row] = accumulator = self._add(held, value)
         return [OpenWindow(row, row[0], row[1], accumulator)]
@@ -201,7 +201,7 @@ class CalendarRows(WindowRows):
         accumulators: dict[tuple[dt.datetime, dt.datetime], Any] = {}
         row = (LAST, LAST)
         for value in values:
-            at = ctx.event_time
+            at = self.deadlines.time_of(ctx)
             if not row[0] <= at < row[1]:  # else as most records of a key that follow each other
                 row = self._bounds(at)
             if row not in accumulators:

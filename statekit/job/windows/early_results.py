@@ -90,7 +90,7 @@ class EarlyWindows(KeyWindows):
                 continue  # it has fired, or is a session that has another row now, with a mark
             window = self.rows.open_window(row, stored)
             # Of a window that closes in this epoch, the last result is enough.
-            if self.rows.deadlines.of(window.end, "close") > ctx.watermark:
+            if self.rows.deadlines.of(window.end, "close") > self.rows.deadlines.now(ctx):
                 yield self._result(ctx, window, self._between(collected, window), False)
 
     def _mark(self, ctx: Context, changed: Any, windows: Iterable[OpenWindow]) -> None:

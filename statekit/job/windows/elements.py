@@ -163,18 +163,23 @@ class KeyElements:
         self._number = number
 
     def storing(
-        self, records: Iterable[Any], ctx: Context, element_of: Callable[[Any], Any]
+        self,
+        records: Iterable[Any],
+        ctx: Context,
+        time_of: Callable[[Context], dt.datetime],
+        element_of: Callable[[Any], Any],
     ) -> Iterator[Any]:
         """Yield records. The element of each, unless it is None, is stored at the record's time.
 
         Parameters:
             records: taken one by one, each while it is handled.
+            time_of: returns the time of the current record.
         """
         before = count = self._number.get() or 0
         for record in records:
             element = element_of(record)
             if element is not None:
-                self._elements[ctx.event_time, count] = element
+                self._elements[time_of(ctx), count] = element
                 count += 1
             yield record
         if count > before:

@@ -69,8 +69,9 @@ class KeyWindows:
 
     def _storing(self, records: Any, ctx: Context, collected: Sequence[Any]) -> Any:
         """Return an iterable of records that stores the elements of each as it is taken."""
+        time_of = self.rows.deadlines.time_of
         for states, element_of in zip(pairs(collected), self.values.elements_of, strict=True):
-            records = KeyElements(*states).storing(records, ctx, element_of)
+            records = KeyElements(*states).storing(records, ctx, time_of, element_of)
         return records
 
     def close(self, timer: Any, ctx: Any, windows: Any, *collected: Any) -> Iterator[Any]:

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from statekit.checkpoint.job_file import Clock
 from statekit.functions.context import Context
 from statekit.job.windows.instants import FIRST, LAST, plus
 from statekit.state.map_state import MapState
@@ -49,14 +50,30 @@ class Deadlines:
             of its instant, so that the moment is the end of the window. Otherwise it is the last
             microsecond before: once the watermark is there, records of the window are late.
         has_timers: whether windows have timers. If not, the shard only wakes up when one is due.
+        clock: the clock of windows and their timers. Records of the present instant may follow in
+            the next epoch, so by processing time the moment is the end of the window, too.
     """
 
     def __init__(
-        self, leads: dict[str, dt.timedelta], ordered: bool, *, has_timers: bool = True
+        self,
+        leads: dict[str, dt.timedelta],
+        ordered: bool,
+        *,
+        has_timers: bool = True,
+        clock: Clock = "event",
     ) -> None:
-        self.margin = _ZERO if ordered else _MICROSECOND
+        self.clock = clock
+        self.margin = _ZERO if ordered or clock == "processing" else _MICROSECOND
         self.leads = leads
         self.has_timers = has_timers
+
+    def time_of(self, ctx: Context) -> dt.datetime:
+        """Return the time of the current record."""
+        return ctx.event_time if self.clock == "event" else ctx.processing_time
+
+    def now(self, ctx: Context) -> dt.datetime:
+        """Return the time up to which windows have fired, or fire in this epoch."""
+        return ctx.watermark if self.clock == "event" else ctx.processing_time
 
     def of(self, end: dt.datetime, name: str) -> dt.datetime:
         """Return the due time of a timer for a window with this end."""
@@ -78,7 +95,7 @@ class Deadlines:
             ctx.timers.wakes_at(self.due_us(end))
             return
         for name in self.leads:
-            ctx.timers.set(self.of(end, name), name)
+            ctx.timers.set(self.of(end, name), name, self.clock)
 
     def has_closed(self, ctx: Context, end: dt.datetime) -> bool:
         """Return whether a window has fired and is kept for late records.

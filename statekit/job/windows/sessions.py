@@ -162,7 +162,8 @@ class SessionRows(WindowRows):
 
     def put(self, ctx: Context, windows: Windows, value: Any) -> list[OpenWindow]:
         """Add a value to the session of the current record, and return this session."""
-        start, end = ctx.event_time, plus(ctx.event_time, self.gap)
+        start = self.deadlines.time_of(ctx)
+        end = plus(start, self.gap)
         joined = list(self._overlapping(windows, start, end))
         start, end, accumulator = self.grown(joined, start, end, value)
         if not joined:
@@ -186,9 +187,11 @@ class SessionRows(WindowRows):
             return start, end, self.add(self._create(), value)
         held = reduce(self._merge, (session.held for session in joined))
         start, end = min(start, joined[0].start), max(end, joined[-1].end)
-        if self._at_most is not None:
-            end = min(end, plus(start, self._at_most))
-        return start, end, self.add(held, value)
+        return start, self._cut(start, end), self.add(held, value)
+
+    def _cut(self, start: dt.datetime, end: dt.datetime) -> dt.datetime:
+        """Return the end of a session, which is no longer than the maximum."""
+        return end if self._at_most is None else min(end, plus(start, self._at_most))
 
     def put_all(self, ctx: Context, windows: Windows, values: Iterable[Any]) -> None:
         """Add a value for each record of a key.
@@ -203,12 +206,13 @@ class SessionRows(WindowRows):
         # Whether the row is older than `held`, and the start of the next session.
         is_behind, limit = False, None
         for value in values:
-            at = ctx.event_time
+            at = self.deadlines.time_of(ctx)
             if grows and start <= at < end:
                 limit = limit or self._next_start(windows, end)
                 until = plus(at, self.gap)
                 if until <= limit and until < LAST:  # no other session is touched
-                    end, accumulator, is_behind = max(end, until), add(accumulator, value), True
+                    end, is_behind = self._cut(start, max(end, until)), True
+                    accumulator = add(accumulator, value)
                     continue
             if is_behind:
                 self._store(windows, (row,), start, end, accumulator)
@@ -230,7 +234,7 @@ class SessionRows(WindowRows):
             if at == timer.at:
                 yield window
             else:
-                ctx.timers.set(at, timer.name)
+                ctx.timers.set(at, timer.name, timer.clock)
 
     def open_window(self, row: dt.datetime, stored: Any) -> OpenWindow:
         return OpenWindow(row, *stored)

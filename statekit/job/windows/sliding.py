@@ -208,7 +208,7 @@ class SlidingRows(WindowRows):
     def put(self, ctx: Context, windows: Windows, value: Any) -> list[OpenWindow]:
         """Add a value to the windows of the current record, and return these windows."""
         touched = []
-        for start, end in self._bounds(ctx.event_time):
+        for start, end in self._bounds(self.deadlines.time_of(ctx)):
             held = self._opened(ctx, windows, start, end, self._create)
             windows[start] = accumulator = self._add(held, value)
             touched.append(OpenWindow(start, start, end, accumulator))
@@ -225,7 +225,7 @@ class SlidingRows(WindowRows):
         at_once, is_tumbling = WINDOWS_AT_ONCE + 2 * of_one, of_one == 1
         start = end = LAST
         for value in values:
-            at = ctx.event_time
+            at = self.deadlines.time_of(ctx)
             if is_tumbling and start <= at < end:  # as most records of a key that follow each other
                 accumulators[start] = add(accumulators[start], value)
                 continue

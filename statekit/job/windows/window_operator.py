@@ -44,6 +44,31 @@ def _check_options(results: ResultRecords, window: Any, emit: Any) -> None:
         raise results.error(f'emit={shown(emit)}: use "close" or "change"')
 
 
+def _check_clock(
+    results: ResultRecords, window: Window, clock: Any, event_time: str | None, **others: bool
+) -> None:
+    """Check the clock of windows.
+
+    Parameters:
+        others: whether options are given that belong to event time, by name.
+    """
+    if clock not in ("event", "processing"):
+        raise results.error(f'clock={shown(clock)}: use "event" or "processing"')
+    if clock == "event":
+        return
+    if not window.has_times:
+        raise results.error(f"clock= is for windows of time, and {window} have none: leave it out")
+    if given := [name for name, is_given in others.items() if is_given]:
+        raise results.error(
+            f'{given[0]}= is about event time, and clock="processing" has none: leave it out'
+        )
+    if event_time is not None:
+        raise results.error(
+            'event_time= has no effect with clock="processing", where a record has the time at '
+            "which it is processed: leave one of them out"
+        )
+
+
 def _check_times(
     results: ResultRecords, window: Window, event_time: str | None, late: Any, **others: bool
 ) -> None:
@@ -115,7 +140,8 @@ class Windowing:
         allowed_lateness: how long a window is kept for late records after it has fired.
         emit: let a window fire when it is complete ("close") or at each record ("change").
         early: the time between early results of windows that have changed; None without.
-        early_clock: the clock of early results.
+        early_clock: the clock of early results; None for that of windows.
+        clock: the clock of windows.
         combines: whether records may be combined before they are routed: those of one stream.
 
     Attributes:
@@ -137,7 +163,8 @@ class Windowing:
         emit: Literal["close", "change"] = "close",
         ordered: bool = False,
         early: dt.timedelta | str | None = None,
-        early_clock: Clock = "event",
+        early_clock: Clock | None = None,
+        clock: Clock = "event",
         combines: bool = True,
         renamed: Mapping[str, str] = NOTHING_RENAMED,
     ) -> None:
@@ -147,13 +174,20 @@ class Windowing:
         self._key = (key,) if isinstance(key, str) else tuple(key)
         self.event_time = event_time
         _check_options(results, window, emit)
-        ordered = ordered or window.in_order
+        is_processing = clock == "processing"
+        others = {"ordered": ordered, "early_clock": is_processing and early_clock == "event"}
+        ordered = ordered or (window.in_order and not is_processing)
         late, allowed = _latenesses(results, lateness, allowed_lateness, ordered=ordered)
         self._at_change = emit == "change"
-        self._early = _early_times(results, early, early_clock, at_change=self._at_change)
+        others |= {"lateness": bool(late), "allowed_lateness": bool(allowed)}
+        _check_clock(results, window, clock, event_time, **others)
+        self._clock = clock
+        early_by = clock if early_clock is None else early_clock
+        self._early = _early_times(results, early, early_by, at_change=self._at_change)
         options = {"allowed_lateness": bool(allowed), "emit": self._at_change, "ordered": ordered}
         options["early"] = self._early is not None
-        _check_times(results, window, event_time, late, **options)
+        if not is_processing:
+            _check_times(results, window, event_time, late, **options)
         for name in (*self._key, *filter(None, (event_time,))):
             results.annotation(name)
         if len(set(self._key)) < len(self._key):
@@ -168,18 +202,21 @@ class Windowing:
         }
         if self._early is not None:  # its times may change
             self._definition["early"] = "True"
+        if is_processing:
+            self._definition["clock"] = clock
         self._allowed_lateness = allowed
         self._takes_all = not self._at_change and not ordered
         self._combines = combines and self._takes_all
         # A combined row of a session has two times, and only columns read both.
-        if window.merges:
+        if window.merges and not is_processing:
             self._combines = self._combines and not (allowed or self._early)
         leads = {"close": allowed, "forget": _ZERO} if allowed else {"close": _ZERO}
         leads = {"forget": _ZERO} if self._at_change else leads
-        leads = {} if event_time is None else leads
-        fires_once = not (self._at_change or ordered or allowed or self._early)
+        leads = {} if event_time is None and not is_processing else leads
+        fires_once = not (self._at_change or ordered or allowed or self._early or is_processing)
         self._fires_many = fires_once and window.opens_few
-        self._deadlines = Deadlines(leads, ordered, has_timers=not self._fires_many)
+        has_timers = not self._fires_many
+        self._deadlines = Deadlines(leads, ordered, has_timers=has_timers, clock=clock)
 
     def __str__(self) -> str:
         return (
@@ -237,7 +274,13 @@ class Windowing:
             takes_parts=combiner is None and self._takes_all and self._early is None,
             fires=None if columns is None else columns.fire,
             made_of=AggregatedResult(
-                dict(aggregates), make, window, self._allowed_lateness, self._at_change, self._early
+                dict(aggregates),
+                make,
+                window,
+                self._allowed_lateness,
+                self._at_change,
+                self._early,
+                self._clock,
             ),
         )
         states = {"windows": _MAP[rows.row_type, rows.stored(values.accumulator)]}
@@ -289,7 +332,10 @@ class Windowing:
         """
         of_all = values.aggregates.values()
         panes = None if self.event_time is None else self._window.panes(self.event_time)
-        if panes is None or not (self._combines and all(of.combines for of in of_all)):
+        # By processing time, all records of an epoch have one time.
+        if panes is None and self._clock == "event":
+            return None
+        if not (self._combines and all(of.combines for of in of_all)):
             return None
         if values.element_types and not self._fires_many:
             return None  # the rows would be taken apart again

@@ -93,6 +93,8 @@ class WindowModel:
             watermark: of the epoch, in microseconds.
             now: the processing time.
         """
+        if self._made_of.clock == "processing":
+            watermark, self._time_of = now, lambda _: now
         by_event = self._made_of.early is not None and self._made_of.early.clock == "event"
         found: list[Any] = []
         for record, number in records:
@@ -199,7 +201,8 @@ class WindowModel:
         Parameters:
             lead: the time from that instant to the end, in microseconds.
         """
-        includes_end = self._is_ordered or window.end == MAX_MICROS
+        includes_end = self._is_ordered or self._made_of.clock == "processing"
+        includes_end = includes_end or window.end == MAX_MICROS
         last = window.end if includes_end else window.end - 1
         return max(last - lead, MIN_MICROS + 1) <= watermark
 

@@ -353,7 +353,8 @@ class Subject:
             return True
         of_functions = (each.traits.made_of for each in self.functions)
         windows = [of for of in of_functions if isinstance(of, AggregatedResult)]
-        return any(of.early is not None and of.early.clock == "processing" for of in windows)
+        clocks = {of.clock for of in windows} | {of.early.clock for of in windows if of.early}
+        return "processing" in clocks
 
     @property
     def has_timers(self) -> bool:

@@ -1,4 +1,4 @@
-"""Nexmark's joins: queries 3, 4, 8 and 9, each a process function over a union.
+"""Nexmark's joins: queries 3, 4, 8 and 9.
 
 What lives here: records, functions and jobs as a user would write them. What does not: what they
 are given (`queries`).
@@ -55,6 +55,22 @@ class Auction(NamedTuple):
     expires: dt.datetime
 
 
+class Offered(NamedTuple):
+    """A bid on an auction that has not ended."""
+
+    auction: int
+    category: int
+    seller: int
+    bidder: int
+    price: int
+    at: dt.datetime
+    expires: dt.datetime
+
+
+class Best(NamedTuple):
+    records: list[Offered]
+
+
 class Won(NamedTuple):
     auction: int
     category: int
@@ -69,57 +85,24 @@ class Average(NamedTuple):
     price: float
 
 
-def better(bid: Bid, than: Bid | None) -> bool:
-    """Whether a bid is higher, or as high and earlier."""
-    return than is None or (-bid.price, bid.at) < (-than.price, than.at)
-
-
-@sk.process(key="auction", event_time="at", lateness=LATENESS)
-def winning(
-    event: Auction | Bid,
-    ctx: sk.Context,
-    sold: sk.ValueState[Auction],
-    best: sk.ValueState[Bid],
-    early: sk.ListState[Bid],
-) -> Iterator[Won]:
-    """Keeps the best bid until nothing before the auction's end can follow."""
-    auction = event if isinstance(event, Auction) else sold.get()
-    if auction is None:
-        assert isinstance(event, Bid)
-        early.append(event)
-        ctx.timers.set(event.at, "early")
-        return
-    bids = [event] if isinstance(event, Bid) else list(early)
-    if isinstance(event, Auction):
-        sold.update(event)
-        early.clear()
-        ctx.timers.set(event.expires)
-    for bid in bids:
-        if auction.at <= bid.at <= auction.expires and better(bid, best.get()):
-            best.update(bid)
-    yield from ()
-
-
-@winning.on_timer("early")
-def not_for_sale(timer: sk.Timer, early: sk.ListState[Bid]) -> None:
-    """Forgets bids that no auction can follow: it has ended, or there is none."""
-    early.update([bid for bid in early if bid.at > timer.at])
-
-
-@winning.on_timer
-def expired(
-    timer: sk.Timer, sold: sk.ValueState[Auction], best: sk.ValueState[Bid]
-) -> Iterator[Won]:
-    auction, bid = sold.get(), best.get()
-    if auction is not None and bid is not None:
-        yield Won(bid.auction, auction.category, auction.seller, bid.bidder, bid.price, bid.at)
-    sold.clear()
-    best.clear()
+def winner(best: Best) -> Iterator[Won]:
+    yield from (Won(*offered[:-1]) for offered in best.records)
 
 
 def _won(job: sk.Job) -> sk.Stream[Won]:
+    """The best bid of each auction, when it ends."""
     auctions, bids = job.source("auctions", Auction), job.source("bids", Bid)
-    return auctions.union(bids).process(winning)
+    offered = auctions.join(
+        bids,
+        on="auction",
+        within=("0 s", "expires"),
+        event_time="at",
+        lateness=LATENESS,
+        into=Offered,
+        fields={"at": "right.at"},
+    )
+    ends = offered.window(sk.tumbling("1 us"), key="auction", event_time="expires")
+    return ends.top(1, by=("-price", "at"), into=Best).flat_map(winner)
 
 
 def query_9() -> sk.Job:

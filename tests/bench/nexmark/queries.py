@@ -65,7 +65,7 @@ QUERIES: dict[int, Query] = {
     ),
     4: Query(
         "average price of a category",
-        "each bid, and when an auction ends",
+        "each auction that was sold",
         query_4,
         _AUCTIONS_AND_BIDS,
         ("category",),
@@ -90,7 +90,7 @@ QUERIES: dict[int, Query] = {
     ),
     9: Query(
         "winning bids: a join until the auction ends",
-        "each auction and each bid, and when an auction ends",
+        "each auction that was sold",
         query_9,
         _AUCTIONS_AND_BIDS,
     ),

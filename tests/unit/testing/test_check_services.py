@@ -57,11 +57,11 @@ def _job(fn: Any, **options: Any) -> sk.Job:
 
 
 def test_calls_with_pauses_pass_in_no_time() -> None:
-    check(_job(scored))
+    check(_job(scored), depth="quick")
 
 
 def test_calls_that_never_end_are_failed_records() -> None:
-    check(_job(often_refused, on_error="drop"))
+    check(_job(often_refused, on_error="drop"), depth="quick")
 
 
 @sk.process(key="customer", concurrency=3)

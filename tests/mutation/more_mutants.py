@@ -81,7 +81,7 @@ WINDOWS = [
         "a window waits for a watermark at its end, and not a microsecond before",
         _OPEN,
         """
-        self.margin = _ZERO if ordered else _MICROSECOND
+        self.margin = _ZERO if ordered or clock == "processing" else _MICROSECOND
 """,
         """
         self.margin = _ZERO

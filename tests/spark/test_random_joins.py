@@ -10,7 +10,7 @@ import pytest
 
 import statekit as sk
 from tests.support.effort import SOAK
-from tests.support.random_joins import Left, RandomJoin, Right, counted
+from tests.support.random_joins import RandomJoin, counted
 from tests.support.spark_runs import Runs
 
 SEEDS = range(40) if SOAK else (4, 7)
@@ -22,22 +22,19 @@ _SCHEMAS = {
 }
 
 
-def _table(side: str, records: list[Any]) -> pa.Table:
-    cls: Any = Left if side == "left" else Right
-    rows = [dict(zip(cls._fields, record, strict=True)) for record in records]
-    return pa.Table.from_pylist(rows, _SCHEMAS[side])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_join_on_spark_has_the_results_of_duckdb(runs: Runs, seed: int) -> None:
     join = RandomJoin(seed)
     epochs = list(zip(join.left, join.right, strict=True))
     for number, (left, right) in enumerate(epochs):
-        given = {"left": _table("left", left), "right": _table("right", right)}
+        inputs = {
+            "left": runs.frame(left, _SCHEMAS["left"]),
+            "right": runs.frame(right, _SCHEMAS["right"]),
+        }
         runs.start(
             join.job(),
-            {side: runs.spark.createDataFrame(table) for side, table in given.items()},
+            inputs,
             outputs={"out": sk.sinks.parquet(runs.home / "out")},
             parallelism=1 + (seed + number) % 3,
             drain=number == len(epochs) - 1,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 import statekit as sk
-from tests.support.random_tables import Left, RandomTables, Right, in_order
+from tests.support.random_tables import RandomTables, in_order
 from tests.support.spark_runs import Runs
 
 SEEDS = (28, 32)  # inner joins, so no field of the key is None
@@ -22,12 +20,6 @@ _SCHEMAS = {
 }
 
 
-def _table(side: str, records: list[Any]) -> pa.Table:
-    cls: Any = Left if side == "left" else Right
-    rows = [dict(zip(cls._fields, record, strict=True)) for record in records]
-    return pa.Table.from_pylist(rows, _SCHEMAS[side])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_table_of_a_join_on_spark_has_what_duckdb_joins(runs: Runs, seed: int) -> None:
@@ -38,12 +30,12 @@ def test_a_table_of_a_join_on_spark_has_what_duckdb_joins(runs: Runs, seed: int)
         zip(tables.expected(), tables.changes, strict=True)
     ):
         left, right = changes
-        given = {"left": _table("left", left), "right": _table("right", right)}
+        inputs = {
+            "left": runs.frame(left, _SCHEMAS["left"]),
+            "right": runs.frame(right, _SCHEMAS["right"]),
+        }
         runs.start(
-            tables.job(),
-            {side: runs.spark.createDataFrame(table) for side, table in given.items()},
-            outputs={"out": sink},
-            parallelism=1 + (seed + number) % 3,
+            tables.job(), inputs, outputs={"out": sink}, parallelism=1 + (seed + number) % 3
         ).await_termination()
         rows = DeltaTable(path).to_pyarrow_table().to_pylist()
         assert in_order(tuple(row.values()) for row in rows) == expected, (number, tables.options)

@@ -149,6 +149,11 @@ class Runs:
 
     # ----------------------------------------------------------------------------- running
 
+    def frame(self, records: Sequence[Any], schema: pa.Schema) -> DataFrame:
+        """A frame of NamedTuples that are there at once."""
+        rows = [record._asdict() for record in records]
+        return self.spark.createDataFrame(pa.Table.from_pylist(rows, schema))
+
     def start(self, job: sk.Job, inputs: dict[str, DataFrame], **options: Any) -> RunningJob:
         places = {"checkpoint": self.checkpoint, "working_directory": self.working}
         # What is looked at afterwards are all epochs.

@@ -174,7 +174,7 @@ class JoinDeclaration:
         return JoinResults(made, self.into if self.fn is None else None, self.fn, ends_of)
 
     def shown_on(self) -> str:
-        """Return what is equal, as text."""
+        """Return the equal parts of both sides as text."""
         return " and ".join(f"{ours} = {theirs}" for ours, theirs in zip(*self.on, strict=True))
 
     # ------------------------------------------------------------------------------------ options

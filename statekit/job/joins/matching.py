@@ -92,7 +92,8 @@ class Matches:
         reach: where the rows match points of the other side.
 
     Attributes:
-        counts: the number of matches of each row.
+        counts: the number of matches of each row, if rows of the other side have no `begins`.
+            Otherwise it also counts those that `begins` leaves out.
 
     >>> rows = Points(np.array([1, 2]), np.array([10, 10]))
     >>> others = Points(np.array([2, 1, 1]), np.array([11, 9, 30]))
@@ -114,16 +115,8 @@ class Matches:
         highest = np.searchsorted(points, _shifted(rows.points, reach.after), "right")
         self._starts = np.searchsorted(places, rows.keys * ranks + lowest)
         ends = np.searchsorted(places, rows.keys * ranks + highest)
-        self._near: Ints = np.maximum(ends - self._starts, 0)
+        self.counts: Ints = np.maximum(ends - self._starts, 0)
         self._begins, self._points = others.begins, rows.points
-        self.counts: Ints = self._near if others.begins is None else self._counted()
-
-    def _counted(self) -> Ints:
-        """Count the matches of each row, if rows of the other side begin to match at some point."""
-        counts = np.zeros(len(self._near), np.int64)
-        for of, _ in self.pairs():
-            counts += np.bincount(of, minlength=len(counts))
-        return counts
 
     @property
     def last(self) -> Ints:
@@ -140,9 +133,9 @@ class Matches:
         Pairs are in the order of the rows. The matches of a row are in the order of their points,
         then of the other side's rows.
         """
-        ends = np.cumsum(self._near)
+        ends = np.cumsum(self.counts)
         total = int(ends[-1]) if len(ends) else 0
-        firsts = self._starts - (ends - self._near)  # of a row's matches, less the pairs before
+        firsts = self._starts - (ends - self.counts)  # of a row's matches, less the pairs before
         for start in range(0, total, PAIRS_AT_ONCE):
             places = np.arange(start, min(start + PAIRS_AT_ONCE, total))
             rows = np.searchsorted(ends, places, "right")

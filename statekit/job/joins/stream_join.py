@@ -289,16 +289,16 @@ class _Pass:
         if left_alone:
             yield from self._left_rows(new, matches)
             return
-        new.note_matched(matches.counts > 0)
         rows = [*kept_rows, *(() if others is None else others.rows)]
-        hit = np.zeros(len(rows), np.bool_)
+        hit, new_hit = np.zeros(len(rows), np.bool_), np.zeros(len(new.rows), np.bool_)
         for of_new, found in matches.pairs():
             if self._join.emits == "pairs":
                 yield self._pairs(new, of_new, rows, found)
             elif self._join.emits == "left":
                 first = _first_ones(found[~hit[found]])
                 yield self._made(rows_at(rows, first), None, points.at(first))
-            hit[found] = True
+            hit[found] = new_hit[of_new] = True
+        new.note_matched(new_hit)
         self._note(block.stored, others, hit, at_once=at_once)
 
     def _left_rows(self, new: NewRows, matches: Matches) -> Iterator[list[Any]]:

@@ -290,9 +290,8 @@ class Windowing:
         hints = {"ctx": Context, **states, "return": _ITERATOR[output]}
         value_of = values.value_of if combiner is None else values.value_of_row(combiner)
         forgets_closed = "forget" not in self._deadlines.leads
-        of_key = KeyWindows(make, values, rows, value_of, forgets_closed)
-        if self._early is not None:
-            of_key = EarlyWindows(make, values, rows, value_of, forgets_closed, self._early)
+        parts = (make, values, rows, value_of, forgets_closed)
+        of_key = KeyWindows(*parts) if self._early is None else EarlyWindows(*parts, self._early)
         return self._process(name, of_key, hints, traits, columns, combiner)
 
     def _rows(self, values: WindowValues) -> WindowRows:

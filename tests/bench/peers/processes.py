@@ -10,6 +10,7 @@ processes of its session, with those that have ended and were waited for.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -120,7 +121,8 @@ def _end(job: subprocess.Popen[str]) -> None:
 
 def _kill(session: int) -> None:
     for process in _processes(session):
-        process.send_signal(signal.SIGKILL)
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
+            process.send_signal(signal.SIGKILL)
 
 
 def _processes(session: int) -> Iterator[psutil.Process]:

@@ -45,6 +45,7 @@ from tests.bench import (
     timers_alone,
     transforms_on_spark,
 )
+from tests.bench.nexmark import on_duckdb as nexmark_on_duckdb
 from tests.bench.nexmark import on_flink as nexmark_on_flink
 from tests.bench.nexmark import on_spark as nexmark_on_spark
 from tests.bench.pages import publish
@@ -90,6 +91,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "store-ordered": kv_on_spark.ordered_against_eager,
     **nexmark_on_spark.BENCHMARKS,
     **nexmark_on_flink.BENCHMARKS,
+    **nexmark_on_duckdb.BENCHMARKS,
     **replica.BENCHMARKS,
     **kafka_job.BENCHMARKS,
     **kafka_sink.BENCHMARKS,

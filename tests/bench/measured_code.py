@@ -30,18 +30,21 @@ _FOLDERS: dict[str, tuple[str, ...]] = {
     "checks": (*_SHARD, "job", "testing"),
     "kafka": (*_SHARD, "job", "connectors", "sinks", "sources"),
     **dict.fromkeys(("lake", "postgres"), ("connectors", "records", "sinks")),
+    "nexmark-duckdb": (*_SHARD, "job", "sinks", "sources"),
     "rescale": (*_SHARD, "maintenance"),
     **dict.fromkeys(
         ("spark", "nexmark", "placement", "transforms", "timers", "ordered", "first", "shards"),
         _SPARK,
     ),
 }
-"""By the first word of a benchmark's name. All others run shards without Spark."""
+"""By the first words of a benchmark's name: two, or one. All others run shards without Spark."""
 
 
 def code_of(benchmark: str) -> dict[str, str]:
     """Return a digest of each folder of the package that a benchmark measures."""
-    folders = _FOLDERS.get(benchmark.partition("-")[0], (*_SHARD, "job"))
+    first, *others = benchmark.split("-")
+    others_run = _FOLDERS.get(first, (*_SHARD, "job"))
+    folders = _FOLDERS.get("-".join((first, *others[:1])), others_run)
     return {folder: digest(_PACKAGE, folder) for folder in folders}
 
 

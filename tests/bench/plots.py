@@ -103,7 +103,7 @@ def _counted(results: Results, *, on_spark: bool) -> list[tuple[Measured, float,
     for row in results.rows:
         if row.ours is None or not row.ours.events_per_second or row.keys is not None:
             continue
-        runs_there = row.benchmark.startswith(("spark", "nexmark", "peer-spark"))
+        runs_there = row.benchmark.startswith(("spark", "nexmark-q", "nexmark-flink", "peer-spark"))
         if (runs_there or "on Spark" in row.measured) == on_spark:
             other = row.against.events_per_second if row.against else None
             found.append((row, row.ours.events_per_second, other))

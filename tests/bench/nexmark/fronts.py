@@ -33,12 +33,15 @@ class Front:
     columns: Mapping[str, str]
     where: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
-    def of_table(self, table: pa.Table) -> list[dict[str, Any]]:
-        """Records, as `Job.run` takes them."""
+    def of_columns(self, table: pa.Table) -> pa.Table:
+        """The same of a table of events of this kind."""
         for column, values in self.where.items():
             table = table.filter(pc.is_in(table[column], pa.array(values)))
-        chosen = pa.table({name: table[column] for name, column in self.columns.items()})
-        return list(chosen.to_pylist())
+        return pa.table({name: table[column] for name, column in self.columns.items()})
+
+    def of_table(self, table: pa.Table) -> list[dict[str, Any]]:
+        """Records, as `Job.run` takes them."""
+        return list(self.of_columns(table).to_pylist())
 
     def of_frame(self, events: DataFrame) -> DataFrame:
         """The same of events of all kinds, as `Events.table` has them."""

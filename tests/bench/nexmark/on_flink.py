@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import math
 import os
 import tempfile
 from collections import Counter
@@ -20,9 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from tests.bench.nexmark.queries import QUERIES
+from tests.bench.nexmark.results import Answers, are_same, rows_of_files
 from tests.bench.nexmark.sql import answers
 from tests.bench.nexmark.streams import KINDS, Streams
 from tests.bench.peers import versus
@@ -49,24 +47,12 @@ FLINK_SQL = Contender(
     versus.FLINK.environment,
 )
 
-Answers = list[tuple[Any, ...]]
-
 
 def _results(side: Contender, number: int, streams: Streams) -> Answers:
     """What a side comes to for a query."""
     with side.named(), tempfile.TemporaryDirectory() as home:
         side.spent(streams.home, str(number), Path(home), "files")
         return _READ[side](number, Path(home) / "out")
-
-
-def _of_statekit(number: int, out: Path) -> Answers:
-    """The rows of Parquet files, by epoch: a later one may take the place of an earlier one."""
-    rows = [
-        row for path in sorted(out.glob("*.parquet")) for row in pq.read_table(path).to_pylist()
-    ]
-    if updates := QUERIES[number].updates:
-        rows = list({tuple(row[name] for name in updates): row for row in rows}.values())
-    return [tuple(row.values()) for row in rows]
 
 
 def _of_flink(_: int, out: Path) -> Answers:
@@ -103,7 +89,7 @@ def _value(told: Any) -> Any:
     return told
 
 
-_READ = {STATEKIT: _of_statekit, FLINK_SQL: _of_flink}
+_READ = {STATEKIT: rows_of_files, FLINK_SQL: _of_flink}
 
 
 def check(side: Contender, number: int, streams: Streams, expected: Answers) -> None:
@@ -113,18 +99,9 @@ def check(side: Contender, number: int, streams: Streams, expected: Answers) -> 
         NotAvailable: that is something else.
     """
     found = _results(side, number, streams)
-    if not _same(found, expected):
+    if not are_same(found, expected):
         counts = f"{len(found):,} rows, where {len(expected):,} are right"
         raise NotAvailable(f"{side.name}: it gave wrong results: {counts}")
-
-
-def _same(found: Answers, expected: Answers) -> bool:
-    """Whether two have the same rows; of floats, SQL need not have the last digits."""
-    return len(found) == len(expected) and all(
-        math.isclose(one, other) if isinstance(one, float) else one == other
-        for row, right in zip(sorted(found), sorted(expected), strict=True)
-        for one, other in zip(row, right, strict=True)
-    )
 
 
 def _kinds(number: int) -> tuple[str, ...]:

@@ -6,7 +6,9 @@ What lives here: what the jobs (`queries`) have to come to, asked of DuckDB over
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+from collections.abc import Iterator
 from typing import Any
 
 import duckdb
@@ -14,7 +16,7 @@ import pyarrow as pa
 
 from tests.bench.nexmark.events import Tables
 
-__all__ = ["SQL", "answers"]
+__all__ = ["SQL", "answers", "over"]
 
 _SECONDS_10 = "interval 10 seconds"
 
@@ -81,11 +83,18 @@ SQL: dict[int, str] = {
 
 def answers(number: int, tables: Tables) -> list[tuple[Any, ...]]:
     """What a query comes to over these events, in any order."""
+    with over(tables) as database:
+        found = database.sql(SQL[number]).fetchall()
+    return [tuple(_in_utc(value) for value in row) for row in found]
+
+
+@contextlib.contextmanager
+def over(tables: Tables) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database that reads these events where they are, in memory."""
     with duckdb.connect() as database:
         for name in ("persons", "auctions", "bids"):
             database.register(name, _without_zones(getattr(tables, name)))
-        found = database.sql(SQL[number]).fetchall()
-    return [tuple(_in_utc(value) for value in row) for row in found]
+        yield database
 
 
 def _without_zones(table: pa.Table) -> pa.Table:

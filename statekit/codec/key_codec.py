@@ -41,6 +41,8 @@ _unpack_u32 = struct.Struct(">I").unpack_from
 _pack_f64 = struct.Struct(">d").pack
 _unpack_f64 = struct.Struct(">d").unpack
 _MASK64 = (1 << 64) - 1
+_END = b"\0\0"
+"""The end of a text, or of bytes."""
 
 
 def _no_key(expected: str, value: object, hint: str = "") -> StateTypeError:
@@ -87,7 +89,7 @@ def _encode_str(value: Any) -> bytes:
         data: bytes = value.encode()
     except UnicodeEncodeError:
         raise _no_key("str", value, "it has lone surrogates, which UTF-8 cannot encode") from None
-    return data + b"\0\0"
+    return data + _END
 
 
 def _decode_str(data: bytes, offset: int) -> tuple[str, int]:
@@ -101,7 +103,7 @@ def _decode_str(data: bytes, offset: int) -> tuple[str, int]:
 def _encode_bytes(value: Any) -> bytes:
     if type(value) is not bytes:
         raise _no_key("bytes", value)
-    return value.replace(b"\0", b"\0\x01") + b"\0\0"
+    return value.replace(b"\0", b"\0\x01") + _END
 
 
 def _decode_bytes(data: bytes, offset: int) -> tuple[bytes, int]:
@@ -457,6 +459,50 @@ class KeyCodec(Generic[T]):
         """
         encoded = _encoded_at_once(self.schema, keys)
         return list(map(self.encode, keys)) if encoded is None else encoded
+
+    def encode_prefix(self, prefix: Any) -> bytes:
+        """Return the bytes with which the bytes of all keys with a prefix begin.
+
+        Parameters:
+            prefix: the beginning of a text or of bytes, or a tuple of the first parts of a tuple.
+
+        Raises:
+            StateTypeError: keys of the type have no such prefix.
+
+        >>> key_codec(str).encode_prefix("UA"), key_codec(tuple[str, int]).encode_prefix(("UA",))
+        (b'UA', b'UA\x00\x00')
+        """
+        return _encode_prefix(self.schema, prefix)
+
+
+def _encode_prefix(schema: Schema, prefix: Any) -> bytes:
+    is_tuple = isinstance(prefix, tuple)
+    match schema.kind:
+        case "str" | "bytes":
+            return _KEY_SCALARS[schema.kind][0](prefix)[: -len(_END)]
+        case "optional" if prefix is not None:
+            return b"\x01" + _encode_prefix(schema.items[0], prefix)
+        case "tuple" if is_tuple and len(prefix) <= len(schema.items):
+            return _encode_parts(schema.items, prefix)
+        case "struct" if is_tuple and len(prefix) <= len(schema.fields):
+            return _encode_parts([field.schema for field in schema.fields], prefix)
+        case "variadic" if is_tuple:
+            encode, _ = _key_parts(schema.items[0])
+            return b"".join([b"\x01" + encode(item) for item in prefix])
+        case "dynamic" if is_tuple:
+            parts = [b"\x01" + _encode_dynamic(item, 1) for item in prefix]
+            return bytes([_DYNAMIC_TUPLE]) + b"".join(parts)
+        case "dynamic" if type(prefix) in (str, bytes):
+            return _encode_dynamic(prefix)[: -len(_END)]
+    raise StateTypeError(
+        f"keys of type {schema.brief} have no prefix {shown(prefix, 100)}: give the beginning of a "
+        "text or of bytes, or a tuple with the first parts of a tuple"
+    )
+
+
+def _encode_parts(schemas: Sequence[Schema], parts: Sequence[Any]) -> bytes:
+    encoders = [_key_parts(schema)[0] for schema in schemas]
+    return b"".join([encode(part) for encode, part in zip(encoders, parts, strict=False)])
 
 
 def key_codec(annotation: Any) -> KeyCodec[Any]:

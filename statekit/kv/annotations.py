@@ -48,6 +48,11 @@ def list_of(of: Any) -> Any:
     return list[of]
 
 
+def pair_of(of: Any) -> Any:
+    """Return the type of pairs of a type."""
+    return tuple.__class_getitem__((of, of))
+
+
 def iterator_of(of: Any) -> Any:
     """Return the type of iterators over a type."""
     return Iterator[of]

@@ -13,7 +13,7 @@ from statekit.kv.operations import Results
 from statekit.shown import shown
 
 
-def entry_class(name: str, fields: dict[str, Any], into: Any) -> Any:
+def entry_class(name: str, fields: dict[str, Any], into: Any, lists: int = 1) -> Any:
     """Return the class of the entries of a scan: the class of `entries` in the user's class of
     answers, or a new one.
 
@@ -21,6 +21,7 @@ def entry_class(name: str, fields: dict[str, Any], into: Any) -> Any:
         name: of the operation.
         fields: of an entry.
         into: the user's class of answers; None if there is none.
+        lists: 2 for answers with a list of entries for each range.
 
     Raises:
         StateTypeError: the user's entries have other fields.
@@ -28,14 +29,15 @@ def entry_class(name: str, fields: dict[str, Any], into: Any) -> Any:
     hints = typing.get_type_hints(into, include_extras=True) if isinstance(into, type) else {}
     if "entries" not in hints:
         return named_class("Entry", fields)
-    is_list = typing.get_origin(hints["entries"]) is list
-    (given,) = typing.get_args(hints["entries"]) if is_list else (None,)
+    given = hints["entries"]
+    for _ in range(lists):
+        (given,) = typing.get_args(given) if typing.get_origin(given) is list else (None,)
     declared = typing.get_type_hints(given, include_extras=True) if isinstance(given, type) else {}
     if declared != fields:
         wanted = ", ".join(f"{field}: {type_text(of)}" for field, of in fields.items())
         raise StateTypeError(
             f"{name}: {into.__name__}.entries is {type_text(hints['entries'])}: declare it as a "
-            f"list of records with the fields {wanted}"
+            f"list of {'lists of ' * (lists - 1)}records with the fields {wanted}"
         )
     return given
 

@@ -30,6 +30,9 @@ class Layout(Protocol):
     def read(self, request: Any, states: Any) -> Any:
         """Return the value of a request's key; None if it is absent."""
 
+    def exists(self, request: Any, states: Any) -> bool:
+        """Return whether there is a value. It does not restart a TTL."""
+
     def write(self, request: Any, states: Any, value: Any) -> None:
         """Set the value of a request's key."""
 
@@ -57,6 +60,10 @@ class OneValue:
 
     def read(self, request: Any, states: Any) -> Any:
         return states.get()
+
+    def exists(self, request: Any, states: Any) -> bool:
+        found: bool = states.exists()
+        return found
 
     def write(self, request: Any, states: Any, value: Any) -> None:
         states.update(value)
@@ -86,11 +93,28 @@ class SortedValues:
     def read(self, request: Any, states: Any) -> Any:
         return states.get(request.sort)
 
+    def exists(self, request: Any, states: Any) -> bool:
+        return request.sort in states
+
     def write(self, request: Any, states: Any, value: Any) -> None:
         states[request.sort] = value
 
     def remove(self, request: Any, states: Any) -> None:
         states.pop(request.sort, None)
+
+    def remove_range(self, request: Any, states: Any, selected: Mapping[str, Any]) -> int:
+        """Remove the entries of a range, and return their number.
+
+        Parameters:
+            selected: the arguments of `MapState.scan` that select the range.
+        """
+        removed: int = states.remove_range(**selected)
+        return removed
+
+    def trim(self, request: Any, states: Any, keep: int) -> int:
+        """Remove all entries but the last ones, and return the number of removed ones."""
+        removed: int = states.trim(keep)
+        return removed
 
 
 class ValueWithPast:
@@ -129,6 +153,10 @@ class ValueWithPast:
 
     def read(self, request: Any, states: Any) -> Any:
         return states[0].get()
+
+    def exists(self, request: Any, states: Any) -> bool:
+        found: bool = states[0].exists()
+        return found
 
     def read_at(self, request: Any, states: Any) -> tuple[bool, Any]:
         """Return whether the value at `as_of` is known, and the value; None if it was absent."""

@@ -8,7 +8,6 @@ to its results.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, Literal
 
 from statekit.codec.digest import digest
@@ -17,6 +16,9 @@ from statekit.kv.requests import ArgumentCheck, key_of_request
 
 Results = Callable[[Any, Any], tuple[Any, ...]]
 """Handles a request with the states of its key, and returns its results."""
+
+OfLayout = Callable[[Any], Results]
+"""Returns the function of an operation on the values of a layout."""
 
 Status = Literal["found", "absent", "too old", "not yet"]
 """Status of the value at a time. "too old" is a time before the history, or before the store had a
@@ -47,6 +49,10 @@ def remove(layout: Layout) -> Results:
 def get(layout: Layout) -> Results:
     read = layout.read
     return lambda request, states: (read(request, states),)
+
+
+def exists(layout: Layout) -> Results:
+    return lambda request, states: (layout.exists(request, states),)
 
 
 def get_as_of(layout: ValueWithPast) -> Results:
@@ -160,18 +166,3 @@ def _bools(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_bools(of) for of in value]
     return isinstance(value, bool)
-
-
-def scan(entry: Any, *, reverse: bool, limit: int | None) -> Results:
-    """Read the entries between the bounds of a request, in order.
-
-    Parameters:
-        entry: their class.
-    """
-
-    def results(request: Any, states: Any) -> tuple[list[Any]]:
-        start, end = getattr(request, "start", None), getattr(request, "end", None)
-        entries = states.scan(start, end, reverse=reverse)
-        return ([entry(sort=sort, value=value) for sort, value in islice(entries, limit)],)
-
-    return results

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, Required, TypedDict, Unpack, overload
+from typing import Any, Unpack, overload
 
 from typing_extensions import TypeVar
 
@@ -15,24 +15,22 @@ from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
 from statekit.kv import operations
-from statekit.kv.annotations import list_of, optional
-from statekit.kv.answers import entry_class
-from statekit.kv.layouts import SortedValues
+from statekit.kv.annotations import optional
 from statekit.kv.multi_get import MultiGet
 from statekit.kv.requests import WHOLE, Given, Keys, RequestPart, check_request_parts, getter
+from statekit.kv.sorted_operations import CellOptions, SortedOperations
 from statekit.kv.store_operator import StoreOperator
 from statekit.kv.typed_answers import (
     AsOfAnswer,
     AttemptAnswer,
+    ExistsAnswer,
     PutAnswer,
     RecordAnswer,
     RecordAsOfAnswer,
-    ScanAnswer,
     UpdateAnswer,
     ValueAnswer,
     ValuesAnswer,
 )
-from statekit.number_faults import int_fault
 from statekit.shown import shown
 from statekit.state.options import TTL
 
@@ -40,14 +38,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class CellOptions(TypedDict, total=False):
-    """Options of an operation on one value. `KVStore.put` describes each."""
-
-    key: Required[Keys]
-    sort: Given | None
-    name: str | None
 
 
 class PutOptions(CellOptions, total=False):
@@ -63,18 +53,7 @@ class CompareOptions(CellOptions):
     value: Given
 
 
-class ScanOptions(TypedDict, total=False):
-    """Options of `KVStore.scan`."""
-
-    key: Required[Keys]
-    start: Given | None
-    end: Given | None
-    reverse: bool
-    limit: int | None
-    name: str | None
-
-
-class KVStore(Generic[K, V]):
+class KVStore(SortedOperations[K, V]):
     """A key-value store in a job. Its operations are streams, and its values are state.
 
     Add it to a job, then call its operations with streams of that job, any number of times. Each
@@ -242,7 +221,7 @@ class KVStore(Generic[K, V]):
         """
         store = self._operator
         parts = [*store.cell_parts(key, sort), RequestPart("value", store.value, value)]
-        return store.added("put", stream, parts, {}, operations.put(store.layout), into, name)
+        return store.added("put", stream, parts, {}, operations.put, into, name)
 
     @overload
     def remove(
@@ -268,10 +247,8 @@ class KVStore(Generic[K, V]):
         """
         store = self._operator
         results = {"value": optional(store.value)}
-        handle = operations.remove(store.layout)
-        return store.added(
-            "remove", stream, store.cell_parts(key, sort), results, handle, into, name
-        )
+        parts = store.cell_parts(key, sort)
+        return store.added("remove", stream, parts, results, operations.remove, into, name)
 
     @overload
     def update(
@@ -318,7 +295,7 @@ class KVStore(Generic[K, V]):
         parts = [*store.cell_parts(key, sort), store.record_part(stream)]
         results = {"before": optional(store.value), "value": optional(store.value)}
         check = store.checked("update", stream, name, "the function", optional(store.value))
-        handle = operations.update(store.layout, fn, check)
+        handle = partial(operations.update, changed=fn, check=check)
         return store.added("update", stream, parts, results, handle, into, name, changed=fn)
 
     @overload
@@ -352,7 +329,7 @@ class KVStore(Generic[K, V]):
         results = {"won": bool, "value": store.value}
         new = getter(stream, value)
         check = store.checked("put_if_absent", stream, name, "value=", store.value)
-        handle = operations.put_if_absent(store.layout, new, check)
+        handle = partial(operations.put_if_absent, value_of=new, check=check)
         return store.added("put_if_absent", stream, parts, results, handle, into, name, new=new)
 
     @overload
@@ -393,11 +370,39 @@ class KVStore(Generic[K, V]):
         old, new, of = (getter(stream, expected), getter(stream, value), optional(store.value))
         own = partial(store.checked, "compare_and_set", stream, name)
         checks = own("expected=", of), own("value=", of)
-        handle = operations.compare_and_set(store.layout, old, new, of, checks)
+        handle = partial(
+            operations.compare_and_set, expected_of=old, value_of=new, of=of, checks=checks
+        )
         arguments = {"expected": old, "new": new}
         return store.added(
             "compare_and_set", stream, parts, results, handle, into, name, **arguments
         )
+
+    @overload
+    def exists(
+        self, stream: Stream[T], *, into: None = ..., **options: Unpack[CellOptions]
+    ) -> Stream[ExistsAnswer[K]]: ...
+    @overload
+    def exists(
+        self, stream: Stream[T], *, into: type[R], **options: Unpack[CellOptions]
+    ) -> Stream[R]: ...
+    def exists(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        sort: Given | None = None,
+        into: Any = None,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Return whether there is a value, for each record. Answers have `key` and `exists`. It is
+        no read that restarts a TTL.
+
+        The parameters and errors are those of `put`.
+        """
+        store = self._operator
+        parts, results = store.cell_parts(key, sort), {"exists": bool}
+        return store.added("exists", stream, parts, results, operations.exists, into, name)
 
     @overload
     def get(
@@ -515,7 +520,7 @@ class KVStore(Generic[K, V]):
         store.check_keys(stream, keys)
         times = {} if store.event_time is None else {"at": store.event_time}
         assembly = MultiGet(name, stream, store.keys, optional(store.value), times)
-        handle = operations.get_one_of_many(store.layout)
+        handle = operations.get_one_of_many
         results = {"value": optional(store.value)}
         with store.undone_if_refused():
             requests = assembly.requests(getter(stream, keys))
@@ -523,56 +528,3 @@ class KVStore(Generic[K, V]):
             answers = assembly.answers(found, into)
         store.assemblies[answers.name] = assembly
         return answers
-
-    @overload
-    def scan(
-        self, stream: Stream[T], *, into: None = ..., **options: Unpack[ScanOptions]
-    ) -> Stream[ScanAnswer[K, V]]: ...
-    @overload
-    def scan(
-        self, stream: Stream[T], *, into: type[R], **options: Unpack[ScanOptions]
-    ) -> Stream[R]: ...
-    def scan(
-        self,
-        stream: Stream[T],
-        *,
-        key: Keys,
-        start: Given | None = None,
-        end: Given | None = None,
-        reverse: bool = False,
-        limit: int | None = None,
-        into: Any = None,
-        name: str | None = None,
-    ) -> Stream[Any]:
-        """Read entries of a partition in order, for each record. Answers have `key`, the bounds of
-        the request, and `entries`, a list of records with `sort` and `value`.
-
-        Parameters:
-            key: the field, fields or function with the partition.
-            start, end: fields, or functions, with the bounds of the ordered part: the first one,
-                and the first one that is left out; None for no bound.
-            reverse: from the greatest ordered part to the smallest.
-            limit: limit of entries; None for all.
-            into: a class for the answers. Its `entries` are a list of records with `sort` and
-                `value`, of any class.
-
-        The other parameters, and the errors, are those of `put`.
-        """
-        store = self._operator
-        if not isinstance(store.layout, SortedValues):
-            raise StateTypeError(
-                f"{store.where}: scan needs an order within a key: declare the store with sort="
-            )
-        use = "give a number of entries, at least 1"
-        if limit is not None and (fault := int_fault(limit, use, least=1)):
-            raise StateTypeError(f"{store.where}: scan(limit={shown(limit)}){fault}")
-        bound = optional(store.sort)
-        parts = store.key_parts(key)
-        parts += [RequestPart("start", bound, start)] if start is not None else []
-        parts += [RequestPart("end", bound, end)] if end is not None else []
-        fields = {"sort": store.sort, "value": store.value}
-        entry = entry_class(f"{store.where}.scan", fields, into)
-        handle = operations.scan(entry, reverse=reverse, limit=limit)
-        results = {"entries": list_of(entry)}
-        of_scan = {"entry": entry, "reverse": reverse, "limit": limit}
-        return store.added("scan", stream, parts, results, handle, into, name, **of_scan)

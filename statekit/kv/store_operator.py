@@ -20,7 +20,7 @@ from statekit.kv.annotations import iterator_of, list_of, one_of, optional, type
 from statekit.kv.answers import AnswerClass
 from statekit.kv.layouts import Layout, OneValue, SortedValues, ValueWithPast
 from statekit.kv.multi_get import MultiGet
-from statekit.kv.operations import Results
+from statekit.kv.operations import OfLayout
 from statekit.kv.requests import (
     WHOLE,
     ArgumentCheck,
@@ -42,7 +42,8 @@ class Operation:
     Parameters:
         requests: the stream that feeds it.
         request, answer: the classes of its requests and answers.
-        handle: handles a request with the states of its key.
+        results: returns its function for a layout.
+        into: the class of its answers, with their creation.
         kind: the name of the operation.
         arguments: the arguments of its declaration, except the parts of its requests.
     """
@@ -50,7 +51,8 @@ class Operation:
     requests: Stream[Any]
     request: Any
     answer: Any
-    handle: Callable[[Any, Any], Any]
+    results: OfLayout
+    into: AnswerClass
     kind: str
     arguments: Mapping[str, Any]
 
@@ -118,6 +120,8 @@ class StoreOperator:
         self.operations: dict[str, Operation] = {}
         self.assemblies: dict[str, MultiGet] = {}
         self.job: Job | None = None
+        self.all_answers: Stream[Any] | None = None
+        """The answers of all operations so far; None before the first one."""
 
     def _laid_out(self, history: dt.timedelta | str | None, ttl: TTL | None) -> Layout:
         if history is None:
@@ -168,9 +172,10 @@ class StoreOperator:
                 "a store with event_time= returned"
             )
         name = f"{answers.name}.late"
+        assert self.all_answers is not None
         if assembly is None:
-            return self.stream().late.of(operation.request, name=name)
-        late = self.stream().late.of(operation.request, name=f"{assembly.found}.late")
+            return self.all_answers.late.of(operation.request, name=name)
+        late = self.all_answers.late.of(operation.request, name=f"{assembly.found}.late")
         return assembly.late(late)
 
     def key_parts(self, key: Keys) -> list[RequestPart]:
@@ -244,16 +249,14 @@ class StoreOperator:
         """Declare a `get` or `get_with`, of present values or, with `as_of`, of former ones."""
         results: dict[str, Any] = {"value": optional(self.value)}
         if as_of is None:
-            handle = operations.get(self.layout)
-            return self.added(kind, stream, parts, results, handle, into, name)
+            return self.added(kind, stream, parts, results, operations.get, into, name)
         if not isinstance(self.layout, ValueWithPast):
             raise StateTypeError(
                 f"{self.where}: as_of= needs values of the past: declare the store with history="
             )
         parts = [*parts, RequestPart("as_of", dt.datetime, as_of)]
         results["status"] = str
-        handle = operations.get_as_of(self.layout)
-        return self.added(kind, stream, parts, results, handle, into, name)
+        return self.added(kind, stream, parts, results, operations.get_as_of, into, name)
 
     def named(self, kind: str, stream: Stream[Any], name: str | None) -> str:
         """Check that an operation can be added, and return the name of its answers."""
@@ -287,7 +290,7 @@ class StoreOperator:
         stream: Stream[Any],
         parts: list[RequestPart],
         results: dict[str, Any],
-        handle: Results,
+        handle: OfLayout,
         into: Any,
         name: str | None,
         **arguments: Any,
@@ -308,14 +311,15 @@ class StoreOperator:
         name: str,
         requests: Stream[Any],
         results: dict[str, Any],
-        handle: Results,
+        handle: OfLayout,
         into: Any,
         arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> Stream[Any]:
         """Declare an operation on a stream of requests, and return the stream of answers.
 
         Parameters:
-            results: the names and types of the results of `handle`.
+            results: the names and types of the results.
+            handle: returns the function of the operation for a layout.
             arguments: the arguments of its declaration, except the parts of its requests.
         """
         request: Any = requests.record_class
@@ -333,28 +337,31 @@ class StoreOperator:
                 f"classes of one name, {answer.cls.__name__}: give each operation a class of its "
                 "own, or another name"
             )
-        handled = answer.of_results(handle)
-        operation = Operation(requests, request, answer.cls, handled, kind, arguments)
+        operation = Operation(requests, request, answer.cls, handle, answer, kind, arguments)
         self.operations = {**self.operations, name: operation}
-        return self.stream().of(answer.cls, name=name)
+        self.all_answers = self._stream()
+        return self.all_answers.of(answer.cls, name=name)
 
     @contextmanager
     def undone_if_refused(self) -> Iterator[None]:
         """Restore the job and the store if the declaration of an operation raises an error."""
         assert self.job is not None
-        job, operations = self.job, self.operations
+        job, operations, answers = self.job, self.operations, self.all_answers
         operators, transforms = [*job.operators], [*job.transforms]
         try:
             yield
         except Exception:
-            self.operations = operations
+            self.operations, self.all_answers = operations, answers
             job.operators, job.transforms = operators, transforms
             raise
 
-    def stream(self) -> Stream[Any]:
+    def _stream(self) -> Stream[Any]:
         """Declare the operator with all operations, and return the stream of all answers."""
         every = self.operations.values()
-        handled = self.layout.function({each.request: each.handle for each in every})
+        layout = self.layout
+        handled = layout.function(
+            {each.request: each.into.of_results(each.results(layout)) for each in every}
+        )
         handled.__name__ = self.name
         handled.__annotations__["request"] = one_of(each.request for each in every)
         handled.__annotations__["return"] = iterator_of(one_of(each.answer for each in every))

@@ -119,3 +119,47 @@ class ScanAnswer(KeyAnswer[K_co], Protocol[K_co, V_co]):
     @property
     def entries(self) -> Sequence[ScanEntry[V_co]]:
         """The entries in the order of the scan."""
+
+    @property
+    def next(self) -> Any:
+        """With `after=`: the `after` of the next request; None at the end."""
+
+
+class ScansAnswer(KeyAnswer[K_co], Protocol[K_co, V_co]):
+    """The answer of `multi_scan`. It also has the `ranges` of the request."""
+
+    @property
+    def entries(self) -> Sequence[Sequence[ScanEntry[V_co]]]:
+        """The entries of each range in the order of the scan."""
+
+
+class EntryAnswer(ValueAnswer[K_co, V_co], Protocol[K_co, V_co]):
+    """The answer of `first` and `last`. It also has the bounds of the request."""
+
+    @property
+    def sort(self) -> Any:
+        """The ordered part of the key of the entry; None if there is none."""
+
+
+class ExistsAnswer(KeyAnswer[K_co], Protocol[K_co]):
+    """The answer of `exists`."""
+
+    @property
+    def exists(self) -> bool:
+        """True if there is a value."""
+
+
+class CountAnswer(KeyAnswer[K_co], Protocol[K_co]):
+    """The answer of `count`. It also has the bounds of the request."""
+
+    @property
+    def count(self) -> int:
+        """The number of entries."""
+
+
+class RemovedAnswer(KeyAnswer[K_co], Protocol[K_co]):
+    """The answer of `remove_range` and `trim`. It also has the parts of the request."""
+
+    @property
+    def removed(self) -> int:
+        """The number of removed entries."""

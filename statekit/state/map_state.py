@@ -12,9 +12,9 @@ from collections.abc import (
     Sequence,
     ValuesView,
 )
-from itertools import takewhile
+from itertools import islice, takewhile
 from operator import gt, lt
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 from statekit.backend.interface import (
     Backend,
@@ -38,6 +38,12 @@ from statekit.state.ttl import Expiry
 K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
+
+Closed = Literal["left", "right", "both", "none"]
+"""The bounds that are in a range."""
+
+_NEXT = b"\x00"
+"""The end of a bound behind all row keys that are equal."""
 
 _Entry = tuple[bytes, Any, bool]
 """The row key of a map entry, a value and a flag. With True, the value is the stored row, otherwise
@@ -143,7 +149,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         self._drop(row_key)
 
     def __iter__(self) -> Iterator[K]:
-        return (key for key, _ in self._pairs(decode=False))
+        return (key for key, _ in self._pairs(self._bounds(), decode=False))
 
     def __len__(self) -> int:
         return sum(1 for _ in self._rows_between(*self._bounds()))
@@ -161,12 +167,23 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return _StreamedValues(self)
 
     def scan(
-        self, lo: K | None = None, hi: K | None = None, *, reverse: bool = False
+        self,
+        lo: K | None = None,
+        hi: K | None = None,
+        *,
+        reverse: bool = False,
+        closed: Closed = "left",
+        prefix: Any = None,
+        after: K | None = None,
     ) -> Iterator[tuple[K, V]]:
         """Yield entries with `lo <= key < hi` in key order; None leaves that side open.
 
         Parameters:
             reverse: from the greatest key to the smallest.
+            closed: the bounds that are in the range: "left", "right", "both" or "none".
+            prefix: only keys that begin with this text, with these bytes, or with these first parts
+                of a tuple.
+            after: only keys after this one, in the order of the scan.
 
         >>> from collections.abc import Iterator
         >>> import statekit as sk
@@ -179,7 +196,79 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         >>> Harness(last_two).send(*days)[-1]
         [3, 2]
         """
-        return self._pairs(lo, hi, reverse=reverse)
+        start, end = self._bounds(lo, hi, closed, prefix)
+        if after is not None:
+            row_key = self._scope.prefix + self.subkey(after)
+            start, end = (
+                (start, min(end, row_key)) if reverse else (max(start, row_key + _NEXT), end)
+            )
+        return self._pairs((start, end), reverse=reverse)
+
+    def count(
+        self,
+        lo: K | None = None,
+        hi: K | None = None,
+        *,
+        closed: Closed = "left",
+        prefix: Any = None,
+    ) -> int:
+        """Return the number of entries in a range. Their rows are read, and no value is decoded.
+
+        The parameters are those of `scan`.
+
+        >>> from collections.abc import Iterator
+        >>> import statekit as sk
+        >>> from statekit.testing import Harness
+        >>> @sk.process(key="shop")
+        ... def sold(record: dict, items: sk.MapState[str, int]) -> Iterator[int]:
+        ...     items[record["item"]] = record["cents"]
+        ...     yield items.count(prefix="te")
+        >>> sales = [("pot", 9), ("tea", 5), ("tent", 7)]
+        >>> Harness(sold).send(*[{"shop": "a", "item": item, "cents": n} for item, n in sales])
+        [0, 1, 2]
+        """
+        return sum(1 for _ in self._rows_between(*self._bounds(lo, hi, closed, prefix)))
+
+    def remove_range(
+        self,
+        lo: K | None = None,
+        hi: K | None = None,
+        *,
+        closed: Closed = "left",
+        prefix: Any = None,
+    ) -> int:
+        """Remove the entries in a range, and return their number. The parameters are those of
+        `scan`.
+
+        >>> from collections.abc import Iterator
+        >>> import statekit as sk
+        >>> from statekit.testing import Harness
+        >>> @sk.process(key="room")
+        ... def recent(record: dict, days: sk.MapState[int, float]) -> Iterator[list]:
+        ...     days[record["day"]] = record["celsius"]
+        ...     removed = days.remove_range(None, record["day"] - 1)
+        ...     yield [removed, list(days)]
+        >>> Harness(recent).send(*[{"room": "a", "day": day, "celsius": 20.5} for day in (1, 2, 3)])
+        [[0, [1]], [0, [1, 2]], [1, [2, 3]]]
+        """
+        return self._drop_all(self._rows_between(*self._bounds(lo, hi, closed, prefix)))
+
+    def trim(self, most: int) -> int:
+        """Remove all entries but those with the `most` greatest keys, and return the number of
+        removed ones.
+
+        >>> from collections.abc import Iterator
+        >>> import statekit as sk
+        >>> from statekit.testing import Harness
+        >>> @sk.process(key="room")
+        ... def recent(record: dict, days: sk.MapState[int, float]) -> Iterator[list]:
+        ...     days[record["day"]] = record["celsius"]
+        ...     days.trim(2)
+        ...     yield list(days)
+        >>> Harness(recent).send(*[{"room": "a", "day": day, "celsius": 20.5} for day in (1, 2, 3)])
+        [[1], [1, 2], [2, 3]]
+        """
+        return self._drop_all(islice(self._rows_between(*self._bounds(), reverse=True), most, None))
 
     def floor(self, key: K) -> tuple[K, V] | None:
         """Return the entry with the greatest key at or below `key`; None if there is none.
@@ -200,8 +289,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         >>> Harness(rate_at).send(*records)
         [(1, 1.5), (4, 1.2), None]
         """
-        start, at = self._bounds(None, key)
-        rows = self._rows_between(start, at + b"\x00", reverse=True)
+        rows = self._rows_between(*self._bounds(None, key, "right"), reverse=True)
         return next(self._decoded(rows, len(self._scope.prefix), decode=True), None)
 
     def __repr__(self) -> str:
@@ -312,22 +400,36 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
             return ABSENT
         return value
 
-    def _bounds(self, lo: K | None = None, hi: K | None = None) -> tuple[bytes, bytes]:
+    def _bounds(
+        self, lo: K | None = None, hi: K | None = None, closed: Closed = "left", begins: Any = None
+    ) -> tuple[bytes, bytes]:
+        """Return the first row key of a range, and the one behind its last.
+
+        Parameters:
+            begins: the prefix of map keys.
+        """
         prefix = self._scope.prefix
-        start = prefix if lo is None else prefix + self.subkey(lo)
-        end = prefix_end(prefix) if hi is None else prefix + self.subkey(hi)
-        return start, end
+        starts = [prefix if begins is None else prefix + self._subprefix(begins)]
+        ends = [prefix_end(starts[0])]
+        # No row key begins with another one: the next one is at least as large as with a zero.
+        if lo is not None:
+            starts.append(prefix + self.subkey(lo) + (b"" if closed in ("left", "both") else _NEXT))
+        if hi is not None:
+            ends.append(prefix + self.subkey(hi) + (_NEXT if closed in ("right", "both") else b""))
+        return max(starts), min(ends)
+
+    def _subprefix(self, begins: Any) -> bytes:
+        assert self._spec.key_codec is not None
+        try:
+            return self._spec.key_codec.encode_prefix(begins)
+        except StateTypeError as error:
+            raise self._not_a_key(begins, error) from None
 
     def _pairs(
-        self,
-        lo: K | None = None,
-        hi: K | None = None,
-        *,
-        decode: bool = True,
-        reverse: bool = False,
+        self, bounds: tuple[bytes, bytes], *, decode: bool = True, reverse: bool = False
     ) -> Iterator[tuple[K, Any]]:
         # Not a generator itself: the rows are fixed at the call, not at the first `next`.
-        rows = self._rows_between(*self._bounds(lo, hi), reverse=reverse)
+        rows = self._rows_between(*bounds, reverse=reverse)
         return self._decoded(rows, len(self._scope.prefix), decode=decode)
 
     def _decoded(
@@ -361,6 +463,15 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         if self.expiry is not None:
             stored = _unexpired(stored, self.expiry)
         return _merged(stored, pending, cached, gt if reverse else lt)
+
+    def _drop_all(self, rows: Iterator[_Entry]) -> int:
+        """Remove entries, and return their number."""
+        dropped = 0
+        for row_key, _, _ in rows:
+            self._make_room(len(self._known), self._known_bytes)
+            self._drop(row_key)
+            dropped += 1
+        return dropped
 
     def _read_on(self, row_key: bytes) -> None:
         """Restart the TTL of an entry that an iterator has read, if it still exists."""

@@ -30,6 +30,7 @@ from statekit.functions.state_parameters import state_spec
 from statekit.records.value_order import order_of_value
 from statekit.shown import shown
 from statekit.state.base import StateSpec
+from statekit.state.map_state import Closed
 from statekit.state.options import TTL, Aggregate, Reduce
 from statekit.state.timers import Timer
 from statekit.timestamp import duration_to_micros
@@ -466,20 +467,68 @@ class MapModel(StateModel, MutableMapping[K, V]):
         return _Values(self)
 
     def scan(
-        self, lo: K | None = None, hi: K | None = None, *, reverse: bool = False
+        self,
+        lo: K | None = None,
+        hi: K | None = None,
+        *,
+        reverse: bool = False,
+        closed: Closed = "left",
+        prefix: Any = None,
+        after: K | None = None,
     ) -> Iterator[tuple[K, V]]:
-        """Yield entries with `lo <= key < hi` in key order; None leaves that side open.
-
-        Parameters:
-            reverse: from the greatest key to the smallest.
-        """
-        found = [
-            (key, cell)
-            for key, cell in self._sorted()
-            if (lo is None or order_of_value(key) >= order_of_value(lo))
-            and (hi is None or order_of_value(key) < order_of_value(hi))
-        ]
+        """Yield the entries of a range in key order. See `MapState.scan`."""
+        found = self._between(lo, hi, closed, prefix)
+        if after is not None:
+            low, high = (None, after) if reverse else (after, None)
+            behind = self._between(low, high, "none", None)
+            found = [entry for entry in found if entry in behind]
         return ((key, self._read(cell)) for key, cell in (found[::-1] if reverse else found))
+
+    def count(
+        self,
+        lo: K | None = None,
+        hi: K | None = None,
+        *,
+        closed: Closed = "left",
+        prefix: Any = None,
+    ) -> int:
+        """Return the number of entries in a range. See `MapState.count`."""
+        return len(self._between(lo, hi, closed, prefix))
+
+    def remove_range(
+        self,
+        lo: K | None = None,
+        hi: K | None = None,
+        *,
+        closed: Closed = "left",
+        prefix: Any = None,
+    ) -> int:
+        """Remove the entries in a range, and return their number."""
+        return self._remove_all(self._between(lo, hi, closed, prefix))
+
+    def trim(self, most: int) -> int:
+        """Remove all entries but those with the `most` greatest keys, and return the number of
+        removed ones.
+        """
+        return self._remove_all(self._sorted()[::-1][most:])
+
+    def _remove_all(self, entries: list[tuple[K, _Cell]]) -> int:
+        for key, _ in entries:
+            del self._cells[key]
+        return len(entries)
+
+    def _between(
+        self, lo: K | None, hi: K | None, closed: Closed, prefix: Any
+    ) -> list[tuple[K, _Cell]]:
+        low, high = (None if of is None else order_of_value(of) for of in (lo, hi))
+        found = []
+        for key, cell in self._sorted():
+            place = order_of_value(key)
+            is_from = low is None or place > low or (place == low and closed in ("left", "both"))
+            is_to = high is None or place < high or (place == high and closed in ("right", "both"))
+            if is_from and is_to and _begins_with(key, prefix):
+                found.append((key, cell))
+        return found
 
     def floor(self, key: K) -> tuple[K, V] | None:
         """Return the entry with the greatest key that is at or below `key`; None without one."""
@@ -499,6 +548,13 @@ class MapModel(StateModel, MutableMapping[K, V]):
 
     def __repr__(self) -> str:
         return f"MapModel({self.plain()!r})"
+
+
+def _begins_with(key: Any, prefix: Any) -> bool:
+    """Return whether a key begins with a text, with bytes, or with the first parts of a tuple."""
+    if isinstance(key, str | bytes) and prefix is not None:
+        return key.startswith(prefix)
+    return prefix is None or key[: len(prefix)] == prefix
 
 
 class _Items(ItemsView[K, V]):

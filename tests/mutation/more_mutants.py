@@ -436,10 +436,10 @@ STATES = [
         "floor skips an entry with the very key",
         "state/map_state.py",
         """
-        rows = self._rows_between(start, at + b"\\x00", reverse=True)
+        rows = self._rows_between(*self._bounds(None, key, "right"), reverse=True)
 """,
         """
-        rows = self._rows_between(start, at, reverse=True)
+        rows = self._rows_between(*self._bounds(None, key), reverse=True)
 """,
         ("maps",),
     ),

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hypothesis import strategies as st
+
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.job.options import RunOptions
@@ -18,12 +20,26 @@ from tests.support.kv_model import (
     Op,
     StoreModel,
     TimedModel,
+    ops,
     plain,
     store_job,
 )
 
 Given = dict[str, list[Op]]
 """The operations of an epoch, of each kind."""
+
+
+def operations_of(seconds: int) -> st.SearchStrategy[list[Any]]:
+    """Operations of an epoch, some of them twice: a number instead of the kind of each."""
+    return st.lists(st.tuples(st.integers(0, 99), ops(seconds), st.integers(1, 2)), max_size=20)
+
+
+def given_to(kinds: Sequence[str], operations: list[Any]) -> Given:
+    """Give each operation to one of the kinds."""
+    given: Given = {kind: [] for kind in kinds}
+    for number, op, times in operations:
+        given[kinds[number % len(kinds)]] += [op] * times
+    return given
 
 
 class Crash(Exception):

@@ -22,8 +22,30 @@ KINDS = [
     "update",
     "put_if_absent",
     "compare_and_set",
+    "exists",
 ]
 """All operations on single values."""
+
+RANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "scan_all": ("scan", {}),
+    "scan_between": ("scan", {"start": "low", "end": lambda op: op.high}),
+    "scan_down": ("scan", {"start": "low", "end": "high", "closed": "both", "reverse": True}),
+    "scan_two": ("scan", {"start": "low", "closed": "none", "limit": 2, "offset": 1}),
+    "scan_some": ("scan", {"end": "high", "closed": "right", "limit": "most", "offset": "skip"}),
+    "scan_page": ("scan", {"start": "low", "after": "after", "limit": 2}),
+    "scan_page_down": ("scan", {"after": "after", "limit": "most", "reverse": True}),
+    "multi_scan": ("multi_scan", {"ranges": "ranges", "closed": "both", "limit": 2}),
+    "count": ("count", {"start": "low", "end": "high", "closed": "right"}),
+    "first": ("first", {"start": "low", "closed": "none"}),
+    "last": ("last", {"end": "high", "closed": "right"}),
+    "remove_range": ("remove_range", {"start": "low", "end": "high"}),
+    "trim": ("trim", {"keep": "skip"}),
+    "trim_to_two": ("trim", {"keep": 2}),
+}
+"""All operations on ranges of a sorted store: the method, and its options."""
+
+SORTED_KINDS = [kind for kind in KINDS if kind != "multi_get"] + list(RANGES)
+"""All operations of a sorted store."""
 
 KEYS = ["a", "b", "c"]
 
@@ -56,7 +78,16 @@ class Op(NamedTuple):
     expected: int | None = None
     keys: list[str] = []  # noqa: RUF012  a NamedTuple
     as_of: dt.datetime = START
+    place: int = 0
+    low: int | None = None
+    high: int | None = None
+    after: int | None = None
+    most: int | None = None
+    skip: int = 0
+    ranges: list[tuple[int | None, int | None]] = []  # noqa: RUF012  a NamedTuple
 
+
+PLACES = st.integers(-2, 3)
 
 Answer = tuple[Any, ...]
 """An answer as the model gives it: its values in the order of the fields of the answer."""
@@ -72,6 +103,13 @@ def ops(seconds: int) -> st.SearchStrategy[Op]:
         expected=st.none() | st.integers(0, 3),
         keys=st.lists(st.sampled_from(KEYS), max_size=3),
         as_of=st.integers(1, seconds).map(at),
+        place=PLACES,
+        low=st.none() | PLACES,
+        high=st.none() | PLACES,
+        after=st.none() | PLACES,
+        most=st.none() | st.integers(0, 3),
+        skip=st.integers(0, 2),
+        ranges=st.lists(st.tuples(st.none() | PLACES, st.none() | PLACES), max_size=2),
     )
 
 
@@ -93,7 +131,10 @@ def store_job(
     """
     job = sk.Job("store", key_groups=key_groups)
     store = job.add(sk.KVStore("kv", key=str, value=value, **options))
-    declared = {kind: _declared(store, kind, job.source(kind, Op), value) for kind in kinds}
+    is_sorted = "sort" in options
+    declared = {
+        kind: _declared(store, kind, job.source(kind, Op), value, is_sorted) for kind in kinds
+    }
     for kind, answers in declared.items():
         answers.sink(kind)
         if "event_time" in options:
@@ -101,7 +142,9 @@ def store_job(
     return job
 
 
-def _declared(store: Any, kind: str, stream: sk.Stream[Op], value: Any) -> sk.Stream[Any]:
+def _declared(
+    store: Any, kind: str, stream: sk.Stream[Op], value: Any, is_sorted: bool
+) -> sk.Stream[Any]:
     """Declare one operation."""
 
     def new(op: Op) -> Any:
@@ -112,7 +155,10 @@ def _declared(store: Any, kind: str, stream: sk.Stream[Op], value: Any) -> sk.St
 
     if kind == "multi_get":
         return store.multi_get(stream, keys="keys")  # type: ignore[no-any-return]
-    options: dict[str, Any] = {"key": "key"}
+    if kind in RANGES:
+        method, given = RANGES[kind]
+        return getattr(store, method)(stream, key="key", **given)  # type: ignore[no-any-return]
+    options: dict[str, Any] = {"key": "key"} | ({"sort": "place"} if is_sorted else {})
     if kind in ("put", "put_if_absent"):
         options["value"] = new
     if kind == "compare_and_set":
@@ -128,8 +174,6 @@ def _declared(store: Any, kind: str, stream: sk.Stream[Op], value: Any) -> sk.St
 
 def plain(value: Any) -> Any:
     """An answer, or a part of it, without classes that differ between versions of a job."""
-    if isinstance(value, Op):
-        return *value[:4], tuple(value.keys), value.as_of
     if isinstance(value, Held | HeldLater):
         return value.amount
     if isinstance(value, tuple | list):
@@ -141,44 +185,124 @@ def plain(value: Any) -> Any:
 
 
 class StoreModel:
-    """A store without time: operations have their effect when they are handled."""
+    """A store without time: operations have their effect when they are handled.
 
-    def __init__(self) -> None:
-        self.values: dict[str, Held] = {}
+    Parameters:
+        is_sorted: whether keys have an ordered part.
+    """
+
+    def __init__(self, is_sorted: bool = False) -> None:
+        self.is_sorted = is_sorted
+        self.values: dict[tuple[Any, ...], Held] = {}
+
+    def cell(self, op: Op) -> tuple[Any, ...]:
+        """Return the key of the value that an operation names."""
+        return (op.key, op.place) if self.is_sorted else (op.key,)
+
+    def parts(self, kind: str, op: Op) -> tuple[Any, ...]:
+        """Return the parts of the request of an operation, without the time."""
+        if kind == "multi_get":
+            return (op,)
+        if kind in RANGES:
+            return op.key, *(_part(op, given) for given in _given(RANGES[kind][1]).values())
+        own: dict[str, tuple[Any, ...]] = {
+            "put": (Held(op.amount),),
+            "get_as_of": (op.as_of,),
+            **dict.fromkeys(["get", "remove", "exists"], ()),
+        }
+        return *self.cell(op), *own.get(kind, (op,))
+
+    def results(self, kind: str, op: Op) -> tuple[Any, ...]:
+        """Carry out an operation, and return its results."""
+        if kind in RANGES:
+            method, options = RANGES[kind]
+            return self.of_range(method, options, op)
+        before, new = self.values.get(self.cell(op)), Held(op.amount)
+        match kind:
+            case "put":
+                self.write(op, self.cell(op), new)
+                return ()
+            case "remove":
+                self.write(op, self.cell(op), None)
+                return (before,)
+            case "exists":
+                return (before is not None,)
+            case "get" | "get_with":
+                return (before,)
+            case "multi_get":
+                return ([self.values.get((key,)) for key in op.keys],)
+            case "update":
+                after = changed(before, op, Held)
+                self.write(op, self.cell(op), after)
+                return before, after
+            case "put_if_absent":
+                wins = before is None
+            case _:
+                assert kind == "compare_and_set"
+                wins = before == (None if op.expected is None else Held(op.expected))
+        if wins:
+            self.write(op, self.cell(op), new)
+        return wins, new if wins else before
+
+    def of_range(self, method: str, options: Mapping[str, Any], op: Op) -> tuple[Any, ...]:
+        """Carry out an operation on a range, and return its results."""
+        given = {name: _part(op, of) for name, of in options.items()}
+        closed = given.get("closed", "left")
+
+        def within(low: int | None, high: int | None) -> list[tuple[int, Held]]:
+            return [
+                (place, value)
+                for (key, place), value in sorted(self.values.items())
+                if key == op.key
+                and (low is None or low < place or (low == place and closed in ("left", "both")))
+                and (
+                    high is None or place < high or (place == high and closed in ("right", "both"))
+                )
+            ]
+
+        if method == "multi_scan":
+            return ([within(*bounds)[: given["limit"]] for bounds in op.ranges],)
+        entries = within(given.get("start"), given.get("end"))
+        match method:
+            case "count":
+                return (len(entries),)
+            case "first":
+                return entries[0] if entries else (None, None)
+            case "last":
+                return entries[-1] if entries else (None, None)
+            case "remove_range":
+                return (self.removed_all(op, entries),)
+            case "trim":
+                return (self.removed_all(op, entries[::-1][given["keep"] :]),)
+        return self.scanned(entries, given)
+
+    def removed_all(self, op: Op, entries: Sequence[tuple[int, Held]]) -> int:
+        for place, _ in entries:
+            self.write(op, (op.key, place), None)
+        return len(entries)
+
+    def scanned(self, entries: list[tuple[int, Held]], given: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the entries that a scan reads of those of its range."""
+        if reverse := given.get("reverse", False):
+            entries = entries[::-1]
+        if (after := given.get("after")) is not None:
+            entries = [
+                each for each in entries if (each[0] < after if reverse else each[0] > after)
+            ]
+        entries = entries[given.get("offset", 0) :]
+        some = entries[: given.get("limit")]
+        if "after" not in given:
+            return (some,)
+        return some, some[-1][0] if some and len(entries) > len(some) else None
 
     def handle(self, kind: str, op: Op) -> Answer:
-        """Carry out an operation, and return its answer without the time."""
-        before, new = self.values.get(op.key), Held(op.amount)
-        if kind == "put":
-            self.write(op, new)
-            return op.key, new
-        if kind == "remove":
-            self.write(op, None)
-            return op.key, before
-        if kind == "get":
-            return op.key, before
-        if kind == "get_with":
-            return op.key, op, before
-        if kind == "multi_get":
-            return op, [self.values.get(key) for key in op.keys]
-        if kind == "update":
-            after = changed(before, op, Held)
-            self.write(op, after)
-            return op.key, op, before, after
-        if kind == "put_if_absent":
-            if before is None:
-                self.write(op, new)
-            return op.key, op, before is None, new if before is None else before
-        assert kind == "compare_and_set"
-        wins = before == (None if op.expected is None else Held(op.expected))
-        if wins:
-            self.write(op, new)
-        return op.key, op, wins, new if wins else before
+        """Carry out an operation, and return its answer."""
+        return *self.parts(kind, op), *self.results(kind, op)
 
-    def write(self, op: Op, value: Held | None) -> None:
-        self.values.pop(op.key, None)
+    def write(self, op: Op, cell: tuple[Any, ...], value: Held | None) -> None:
+        self.values.pop(cell, None)
         if value is not None:
-            self.values[op.key] = value
+            self.values[cell] = value
 
     def removed(self, kind: str) -> None:
         """Remove an operation: the model of a store without time has nothing of it."""
@@ -192,40 +316,54 @@ class StoreModel:
         }
 
 
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are parts of a request, in the order of its fields."""
+    names = ("ranges", "start", "end", "limit", "offset", "after", "keep")
+    given = {name: options[name] for name in names if name in options}
+    return {name: of for name, of in given.items() if isinstance(of, str) or callable(of)}
+
+
+def _part(op: Op, given: Any) -> Any:
+    if callable(given):
+        return given(op)
+    return getattr(op, given) if given in Op._fields else given
+
+
 class TimedModel(StoreModel):
     """A store in event time that knows all versions of its values.
 
     Parameters:
         lateness: in seconds.
         history: in seconds.
+        is_sorted: as for `StoreModel`.
     """
 
-    def __init__(self, lateness: int, history: int = 0) -> None:
-        super().__init__()
+    def __init__(self, lateness: int, history: int = 0, is_sorted: bool = False) -> None:
+        super().__init__(is_sorted)
         self.lateness = dt.timedelta(seconds=lateness)
         self.history = dt.timedelta(seconds=history)
-        self.versions: dict[str, list[tuple[dt.datetime, Held | None]]] = defaultdict(list)
+        self.versions: dict[tuple[Any, ...], list[tuple[dt.datetime, Held | None]]]
+        self.versions = defaultdict(list)
         self.watermark = dt.datetime.min.replace(tzinfo=dt.UTC)
         self.largest: dict[str, dt.datetime] = {}
         self.waiting: list[tuple[str, Op]] = []
 
     def handle(self, kind: str, op: Op) -> Answer:
-        if kind == "get_as_of":
-            return op.key, op.as_of, op.at, *self.read_at(op)
-        answer = super().handle(kind, op)
-        parts = {"put": 2, "get_with": 2, "multi_get": 1, "get": 1, "remove": 1}.get(kind, 2)
-        return *answer[:parts], op.at, *answer[parts:]
+        return *self.parts(kind, op), op.at, *self.results(kind, op)
 
-    def write(self, op: Op, value: Held | None) -> None:
-        super().write(op, value)
-        self.versions[op.key].append((op.at, value))
+    def results(self, kind: str, op: Op) -> tuple[Any, ...]:
+        return self.read_at(op) if kind == "get_as_of" else super().results(kind, op)
+
+    def write(self, op: Op, cell: tuple[Any, ...], value: Held | None) -> None:
+        super().write(op, cell, value)
+        self.versions[cell].append((op.at, value))
 
     def read_at(self, op: Op) -> tuple[Held | None, str]:
         if op.as_of > op.at:
             return None, "not yet"
         if op.at - op.as_of > self.history:
             return None, "too old"
-        known = [value for since, value in self.versions[op.key] if since <= op.as_of]
+        known = [value for since, value in self.versions[self.cell(op)] if since <= op.as_of]
         value = known[-1] if known else None
         return value, "absent" if value is None else "found"
 
@@ -240,7 +378,8 @@ class TimedModel(StoreModel):
         for kind in kinds:
             for op in given.get(kind, ()):
                 if op.at <= self.watermark:
-                    found[f"late.{kind}"].append(plain(late_request(kind, op)))
+                    late = op if kind == "multi_get" else (*self.parts(kind, op), op.at)
+                    found[f"late.{kind}"].append(plain(late))
                     continue
                 self.waiting.append((kind, op))
                 self.largest[kind] = max(op.at, self.largest.get(kind, op.at))
@@ -265,32 +404,20 @@ class TimedModel(StoreModel):
         """
         due = [each for each in self.waiting if each[1].at <= until and each[0] in kinds]
         self.waiting = [(kind, op) for kind, op in self.waiting if op.at > until]
-        for kind, op in sorted(due, key=lambda each: _order(kinds.index(each[0]), *each)):
+        for kind, op in sorted(due, key=lambda each: self.order(kinds, *each)):
             found[kind].append(plain(self.handle(kind, op)))
+
+    def order(self, kinds: Sequence[str], kind: str, op: Op) -> tuple[Any, ...]:
+        """Return the order of operations: of equal ones by the parts of their requests."""
+        return op.at, kinds.index(kind), _ordered(self.parts(kind, op))
 
 
 def _sinks(kind: str) -> tuple[str, str]:
     return kind, f"late.{kind}"
 
 
-def _order(place: int, kind: str, op: Op) -> tuple[Any, ...]:
-    """The order of operations: of equal ones by what their requests have."""
-    if kind == "put":
-        return op.at, place, op.amount
-    if kind == "get_as_of":
-        return op.at, place, op.as_of
-    expected = (op.expected is not None, op.expected or 0)
-    return op.at, place, op.key, op.amount, expected, op.keys, op.as_of
-
-
-def late_request(kind: str, op: Op) -> Any:
-    """A late request as `KVStore.late` emits it."""
-    if kind == "multi_get":
-        return op
-    if kind == "put":
-        return op.key, Held(op.amount), op.at
-    if kind in ("get", "remove"):
-        return op.key, op.at
-    if kind == "get_as_of":
-        return op.key, op.as_of, op.at
-    return op.key, op, op.at
+def _ordered(value: Any) -> Any:
+    """Return the order of a part of a request, in which None is first."""
+    if isinstance(value, list | tuple):
+        return 1, [_ordered(of) for of in value]
+    return (0, 0) if value is None else (1, value)

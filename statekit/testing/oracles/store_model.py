@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from statekit.functions.process import Process
+from statekit.kv.range_operations import Scan
 from statekit.kv.store_operator import StoredOperations
 from statekit.testing.process_model import KeyModel
 
@@ -21,7 +22,14 @@ _RESULTS: Mapping[str, tuple[str, ...]] = {
     "update": ("before", "value"),
     "put_if_absent": ("won", "value"),
     "compare_and_set": ("won", "value"),
-    "scan": ("entries",),
+    "exists": ("exists",),
+    "scan": ("entries", "next"),
+    "multi_scan": ("entries",),
+    "count": ("count",),
+    "first": ("sort", "value"),
+    "last": ("sort", "value"),
+    "remove_range": ("removed",),
+    "trim": ("removed",),
 }
 """The names of the results of each operation, in order."""
 
@@ -61,8 +69,10 @@ class StoreModel(KeyModel):
             case "put":
                 self._set(request, request.value)
                 return ()
-            case "scan":
-                return (self._scanned(declared, request),)
+            case "scan" | "multi_scan" | "count" | "first" | "last" | "remove_range" | "trim":
+                return self._of_range(kind, declared, request)
+            case "exists":
+                return (self._get(request) is not None,)
             case "multi_get":
                 return (None if request.position < 0 else self._get(request),)
             case "get" | "get_with" if hasattr(request, "as_of"):
@@ -118,16 +128,44 @@ class StoreModel(KeyModel):
         value = copy.deepcopy(known[-1]) if known else None
         return value, "absent" if value is None else "found"
 
-    def _scanned(self, declared: Mapping[str, Any], request: Any) -> list[Any]:
-        """Return the entries between the bounds of a request."""
-        start, end = getattr(request, "start", None), getattr(request, "end", None)
-        entries = [
-            declared["entry"](sort=sort, value=value)
-            for sort, value in self._cells.items()
-            if (start is None or sort >= start) and (end is None or sort < end)
-        ]
-        ordered = entries[::-1] if declared["reverse"] else entries
-        return ordered[: declared["limit"]]
+    def _of_range(self, kind: str, declared: Mapping[str, Any], request: Any) -> tuple[Any, ...]:
+        """Handle a request for a range, and return its results."""
+        match kind:
+            case "trim":
+                found = list(self._cells.scan(reverse=True))
+                return (self._removed(found[declared["keep"].of(request) :]),)
+            case "scan" | "multi_scan":
+                return self._scanned(kind, declared["of"], request)
+        found = list(self._cells.scan(**declared["selected"].of(request)))
+        match kind:
+            case "count":
+                return (len(found),)
+            case "remove_range":
+                return (self._removed(found),)
+        first, last = (found[0], found[-1]) if found else [(None, None)] * 2
+        return first if kind == "first" else last
+
+    def _removed(self, entries: Sequence[tuple[Any, Any]]) -> int:
+        for sort, _ in entries:
+            del self._cells[sort]
+        return len(entries)
+
+    def _scanned(self, kind: str, of: Scan, request: Any) -> tuple[Any, ...]:
+        """Return the entries that a scan reads."""
+        most = of.limit.of(request)
+
+        def entries(**selected: Any) -> list[Any]:
+            found = self._cells.scan(reverse=of.reverse, **selected)
+            return [of.entry(sort=sort, value=value) for sort, value in found]
+
+        if kind == "multi_scan":
+            closed = of.selected.closed
+            found = [entries(lo=lo, hi=hi, closed=closed) for lo, hi in request.ranges]
+            return ([own[:most] for own in found],)
+        after = {"after": request.after} if of.continues else {}
+        every = entries(**of.selected.of(request), **after)[of.offset.of(request) or 0 :]
+        some = every[:most]
+        return some, some[-1].sort if some and len(every) > len(some) else None
 
 
 def _are_equal(held: Any, expected: Any) -> bool:

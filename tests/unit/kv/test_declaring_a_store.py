@@ -106,12 +106,37 @@ REFUSED: dict[str, tuple[dict[str, Any], Act, str]] = {
     "a scan of a text": (
         SORTED,
         lambda d: d.store.scan(d.queries, key="account", limit="3"),
-        r"scan\(limit='3'\): give a number of entries, at least 1",
+        "Query has no field '3'",
     ),
     "a scan of half an entry": (
         SORTED,
         lambda d: d.store.scan(d.queries, key="account", limit=1.5),
         r"scan\(limit=1.5\): give a number of entries, at least 1",
+    ),
+    "a range that is closed in another way": (
+        SORTED,
+        lambda d: d.store.count(d.queries, key="account", closed="yes"),
+        r"count\(closed='yes'\): use one of left, right, both, none",
+    ),
+    "a prefix of numbers": (
+        SORTED,
+        lambda d: d.store.first(d.queries, key="account", prefix="account"),
+        r"first\(prefix='account'\): the ordered part has 0 parts",
+    ),
+    "a prefix of more parts than there are": (
+        {"sort": tuple[str, int]},
+        lambda d: d.store.last(d.payments, key="account", prefix=("account", "cents", "at")),
+        "the ordered part has 2 parts",
+    ),
+    "a trim without order": (
+        {},
+        lambda d: d.store.trim(d.queries, key="account", keep=3),
+        "trim needs an order within a key: declare the store with sort=",
+    ),
+    "a trim to less than nothing": (
+        SORTED,
+        lambda d: d.store.trim(d.queries, key="account", keep=-1),
+        r"trim\(keep=-1\): give a number of entries, at least 0",
     ),
     "one key instead of a list": (
         {},

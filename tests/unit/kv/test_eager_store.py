@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -16,38 +16,32 @@ from hypothesis.stateful import (
 )
 
 from tests.support.effort import SOAK
-from tests.support.kv_job_runs import Given, StoreRun
-from tests.support.kv_model import KINDS, StoreModel, ops
-
-EPOCHS = st.lists(st.tuples(st.sampled_from(KINDS), ops(9), st.integers(1, 2)), max_size=20)
-"""Operations of an epoch, some of them twice."""
+from tests.support.kv_job_runs import Given, StoreRun, given_to, operations_of
+from tests.support.kv_model import KINDS, SORTED_KINDS, StoreModel
 
 
 class EagerStore(RuleBasedStateMachine):
     """Operations in epochs, restarts, crashes, and another version of the job."""
 
-    @initialize(
-        kinds=st.permutations(KINDS),
-        declared=st.integers(1, len(KINDS)),
-        parallelism=st.integers(1, 4),
-        key_groups=st.sampled_from([4, 128]),
-    )
-    def start(self, kinds: list[str], declared: int, parallelism: int, key_groups: int) -> None:
+    kinds = KINDS
+    options: ClassVar[dict[str, Any]] = {}
+
+    @initialize(data=st.data(), parallelism=st.integers(1, 4), key_groups=st.sampled_from([4, 128]))
+    def start(self, data: st.DataObject, parallelism: int, key_groups: int) -> None:
+        kinds = data.draw(st.permutations(self.kinds))
+        declared = data.draw(st.integers(1, len(kinds)))
         self.missing = kinds[declared:]
-        self.run = StoreRun(kinds[:declared], StoreModel(), parallelism, key_groups)
+        model = StoreModel(is_sorted="sort" in self.options)
+        self.run = StoreRun(kinds[:declared], model, parallelism, key_groups, **self.options)
 
     def given(self, operations: list[Any]) -> Given:
-        given: Given = {kind: [] for kind in self.run.kinds}
-        for kind, op, times in operations:
-            if kind in given:
-                given[kind] += [op] * times
-        return given
+        return given_to(self.run.kinds, operations)
 
-    @rule(operations=EPOCHS)
+    @rule(operations=operations_of(9))
     def epoch(self, operations: list[Any]) -> None:
         self.run.epoch(self.given(operations))
 
-    @rule(operations=EPOCHS, parallelism=st.integers(1, 4))
+    @rule(operations=operations_of(9), parallelism=st.integers(1, 4))
     def crash(self, operations: list[Any], parallelism: int) -> None:
         self.run.crash(self.given(operations), parallelism)
 
@@ -60,19 +54,35 @@ class EagerStore(RuleBasedStateMachine):
         self.run.evolve()
 
     @precondition(lambda self: self.missing)
-    @rule(place=st.integers(0, len(KINDS)))
+    @rule(place=st.integers(0, 20))
     def declare_another_operation(self, place: int) -> None:
         self.run.declare(self.missing.pop(), place)
 
 
-def histories(examples: int) -> None:
+class EagerSortedStore(EagerStore):
+    """The same with a store whose keys have an ordered part."""
+
+    kinds = SORTED_KINDS
+    options: ClassVar[dict[str, Any]] = {"sort": int}
+
+
+def histories(examples: int, machine: type[EagerStore] = EagerStore) -> None:
     run_state_machine_as_test(
-        EagerStore, settings=settings(max_examples=examples, stateful_step_count=10, deadline=None)
+        machine, settings=settings(max_examples=examples, stateful_step_count=10, deadline=None)
     )
 
 
 def test_a_store_answers_as_a_dict_does_whatever_epochs_restarts_and_crashes_there_are() -> None:
     histories(12)
+
+
+def test_a_sorted_store_answers_as_a_dict_of_sorted_items_does() -> None:
+    histories(3, EagerSortedStore)
+
+
+@pytest.mark.slow
+def test_a_sorted_store_does_so_in_many_more_histories() -> None:
+    histories(10_000 if SOAK else 25, EagerSortedStore)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -30,8 +30,8 @@ from statekit.state import event_time_buffer
 from statekit.working_copy.copies import MemoryCopies
 from tests.support.effort import SOAK
 from tests.support.instants import after, at
-from tests.support.kv_job_runs import Given, StoreRun
-from tests.support.kv_model import KINDS, Held, Op, TimedModel, ops, plain, store_job
+from tests.support.kv_job_runs import Given, StoreRun, given_to, operations_of
+from tests.support.kv_model import KINDS, SORTED_KINDS, Held, Op, TimedModel, ops, plain, store_job
 
 ALL_KINDS = [*KINDS, "get_as_of"]
 LATENESS, HISTORY, SPAN = 4, 6, 20
@@ -39,40 +39,40 @@ LATENESS, HISTORY, SPAN = 4, 6, 20
 
 # ------------------------------------------------------------------------------ against a model
 
-EPOCHS = st.lists(st.tuples(st.sampled_from(ALL_KINDS), ops(SPAN), st.integers(1, 2)), max_size=20)
-"""Operations of an epoch, some of them twice."""
-
 
 class OrderedStore(RuleBasedStateMachine):
     """Operations with random times, many of them late, in epochs; restarts, crashes, and another
     version of the job.
     """
 
-    @initialize(
-        kinds=st.permutations(ALL_KINDS),
-        declared=st.integers(1, len(ALL_KINDS)),
-        parallelism=st.integers(1, 4),
-    )
-    def start(self, kinds: list[str], declared: int, parallelism: int) -> None:
+    kinds = ALL_KINDS
+    options: ClassVar[dict[str, Any]] = {"history": after(HISTORY)}
+
+    @initialize(data=st.data(), parallelism=st.integers(1, 4))
+    def start(self, data: st.DataObject, parallelism: int) -> None:
+        kinds = data.draw(st.permutations(self.kinds))
+        self.begin(kinds, data.draw(st.integers(1, len(kinds))), parallelism)
+
+    def begin(self, kinds: list[str], declared: int, parallelism: int) -> None:
         self.missing = kinds[declared:]
         self.passed = 0
-        model = TimedModel(LATENESS, HISTORY)
-        options: dict[str, Any] = {"lateness": after(LATENESS), "history": after(HISTORY)}
+        model = TimedModel(LATENESS, HISTORY, is_sorted="sort" in self.options)
+        options: dict[str, Any] = {"lateness": after(LATENESS), **self.options}
         self.run = StoreRun(kinds[:declared], model, parallelism, 16, event_time="at", **options)
 
     def given(self, operations: list[Any]) -> Given:
-        given: Given = {kind: [] for kind in self.run.kinds}
         by = after(self.passed)
-        for kind, op, times in operations:
-            if kind in given:
-                given[kind] += [op._replace(at=op.at + by, as_of=op.as_of + by)] * times
-        return given
+        moved = [
+            (number, op._replace(at=op.at + by, as_of=op.as_of + by), times)
+            for number, op, times in operations
+        ]
+        return given_to(self.run.kinds, moved)
 
-    @rule(operations=EPOCHS)
+    @rule(operations=operations_of(SPAN))
     def epoch(self, operations: list[Any]) -> None:
         self.run.epoch(self.given(operations))
 
-    @rule(operations=EPOCHS, parallelism=st.integers(1, 4))
+    @rule(operations=operations_of(SPAN), parallelism=st.integers(1, 4))
     def crash(self, operations: list[Any], parallelism: int) -> None:
         self.run.crash(self.given(operations), parallelism)
 
@@ -95,7 +95,7 @@ class OrderedStore(RuleBasedStateMachine):
         self.run.evolve()
 
     @precondition(lambda self: self.missing)
-    @rule(place=st.integers(0, len(ALL_KINDS)))
+    @rule(place=st.integers(0, 20))
     def declare_another_operation(self, place: int) -> None:
         self.run.declare(self.missing.pop(), place)
 
@@ -115,10 +115,16 @@ class OrderedStore(RuleBasedStateMachine):
             self.run.drain()
 
 
-def histories(examples: int) -> None:
+class OrderedSortedStore(OrderedStore):
+    """The same with a store whose keys have an ordered part."""
+
+    kinds = SORTED_KINDS
+    options: ClassVar[dict[str, Any]] = {"sort": int}
+
+
+def histories(examples: int, machine: type[OrderedStore] = OrderedStore) -> None:
     run_state_machine_as_test(
-        OrderedStore,
-        settings=settings(max_examples=examples, stateful_step_count=10, deadline=None),
+        machine, settings=settings(max_examples=examples, stateful_step_count=10, deadline=None)
     )
 
 
@@ -130,13 +136,22 @@ def test_an_ordered_store_answers_as_a_model_that_sorts_all_operations_and_knows
 
 def test_an_operation_that_is_declared_again_before_an_epoch_is_no_new_input() -> None:
     store = OrderedStore()
-    store.start(kinds=["put", "get", *ALL_KINDS[2:]], declared=2, parallelism=1)
-    store.epoch(operations=[("put", Op("a", at(16), as_of=at(8)), 2)])
+    store.begin(["put", "get", *ALL_KINDS[2:]], declared=2, parallelism=1)
+    store.epoch(operations=[(0, Op("a", at(16), as_of=at(8)), 2)])
     store.all_inputs_reach_the_same_time()
     store.run.remove("put")
     store.run.declare("put", 0)
     store.all_inputs_reach_the_same_time()
     store.teardown()
+
+
+def test_a_sorted_store_in_event_time_answers_as_a_model_of_sorted_items() -> None:
+    histories(2, OrderedSortedStore)
+
+
+@pytest.mark.slow
+def test_a_sorted_store_does_so_in_many_more_histories() -> None:
+    histories(10_000 if SOAK else 20, OrderedSortedStore)
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
+from statekit.codec.key_codec import key_codec
+from statekit.state.map_state import Closed
 from statekit.testing import Harness
 from tests.support.instants import at
 
@@ -23,6 +25,8 @@ class Call(NamedTuple):
     name: str
     lo: int | None = None
     hi: int | None = None
+    closed: Closed = "left"
+    after: int | None = None
 
 
 @sk.process(key="key")
@@ -35,8 +39,16 @@ def calls(call: Call, entries: sk.MapState[int, int]) -> Iterator[Any]:
         entries.clear()
     elif call.name == "floor":
         yield entries.floor(call.lo or 0)
+    elif call.name == "count":
+        yield entries.count(call.lo, call.hi, closed=call.closed)
+    elif call.name == "remove":
+        yield entries.remove_range(call.lo, call.hi, closed=call.closed)
+    elif call.name == "trim":
+        yield entries.trim(max(call.lo or 0, 0))
     else:
-        yield list(entries.scan(call.lo, call.hi, reverse=call.name == "reverse"))
+        reverse = call.name == "reverse"
+        options: Any = {"closed": call.closed, "after": call.after}
+        yield list(entries.scan(call.lo, call.hi, reverse=reverse, **options))
 
 
 def by_model(history: list[Call]) -> list[Any]:
@@ -54,21 +66,44 @@ def by_model(history: list[Call]) -> list[Any]:
         elif call.name == "floor":
             below = [key for key in store if key <= (call.lo or 0)]
             outputs.append((max(below), store[max(below)]) if below else None)
+        elif call.name == "trim":
+            removed = sorted(store, reverse=True)[max(call.lo or 0, 0) :]
+            outputs.append(len([store.pop(key) for key in removed]))
         else:
-            within = [
-                (key, value)
-                for key, value in sorted(store.items(), reverse=call.name == "reverse")
-                if (call.lo is None or key >= call.lo) and (call.hi is None or key < call.hi)
-            ]
-            outputs.append(within)
+            within = [(key, store[key]) for key in sorted(store) if is_within(key, call)]
+            if call.name == "remove":
+                for key, _ in within:
+                    del store[key]
+            if call.name in ("count", "remove"):
+                outputs.append(len(within))
+                continue
+            in_order = within[::-1] if call.name == "reverse" else within
+            outputs.append([entry for entry in in_order if is_behind(entry[0], call)])
     return outputs
 
 
+def is_behind(key: int, call: Call) -> bool:
+    if call.after is None:
+        return True
+    return key < call.after if call.name == "reverse" else key > call.after
+
+
+def is_within(key: int, call: Call) -> bool:
+    if key == call.lo and call.closed not in ("left", "both"):
+        return False
+    if key == call.hi and call.closed not in ("right", "both"):
+        return False
+    return (call.lo is None or key >= call.lo) and (call.hi is None or key <= call.hi)
+
+
+NAMES = ["put", "delete", "clear", "floor", "scan", "reverse", "count", "remove", "trim"]
 CALLS = st.builds(
     Call,
     st.sampled_from(["a", "b"]),
-    st.sampled_from(["put", "put", "put", "delete", "clear", "floor", "scan", "reverse"]),
+    st.sampled_from(["put", "put", *NAMES]),
     st.none() | KEYS,
+    st.none() | KEYS,
+    st.sampled_from(["left", "right", "both", "none"]),
     st.none() | KEYS,
 )
 
@@ -131,3 +166,38 @@ class Step(NamedTuple):
     key: str
     at: dt.datetime
     number: int
+
+
+class Pair(NamedTuple):
+    word: str
+    number: int
+
+
+TEXTS = st.text(alphabet="a\0b", max_size=3)
+PREFIXED: dict[Any, tuple[st.SearchStrategy[Any], st.SearchStrategy[Any]]] = {
+    str: (TEXTS, TEXTS),
+    bytes: (st.binary(max_size=3), st.binary(max_size=2)),
+    tuple[str, int]: (st.tuples(TEXTS, KEYS), st.tuples() | st.tuples(TEXTS)),
+    Pair: (st.builds(Pair, TEXTS, KEYS), st.tuples() | st.tuples(TEXTS)),
+    tuple[str, ...]: (st.lists(TEXTS).map(tuple), st.lists(TEXTS, max_size=2).map(tuple)),
+    str | None: (st.none() | TEXTS, TEXTS),
+}
+"""Keys and prefixes, by the type of the keys."""
+
+
+@pytest.mark.parametrize("of", list(PREFIXED), ids=str)
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_the_bytes_of_keys_begin_with_those_of_their_prefixes_only(of: Any, data: Any) -> None:
+    keys, prefixes = PREFIXED[of]
+    key, prefix, codec = data.draw(keys), data.draw(prefixes), key_codec(of)
+    begins = key is not None and (
+        key.startswith(prefix) if isinstance(key, str | bytes) else key[: len(prefix)] == prefix
+    )
+    assert codec.encode(key).startswith(codec.encode_prefix(prefix)) == begins
+
+
+@pytest.mark.parametrize(("of", "prefix"), [(int, 1), (str, b"a"), (tuple[str, int], "a")])
+def test_a_prefix_that_keys_cannot_have_is_refused(of: Any, prefix: Any) -> None:
+    with pytest.raises(sk.StateTypeError, match=r"no prefix|cannot be"):
+        key_codec(of).encode_prefix(prefix)

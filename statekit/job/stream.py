@@ -915,7 +915,8 @@ class Stream(Generic[T]):
         records = self.single_type("join"), right.single_type("join")
         made = declared_join(records, (self.name, right.name), how, into, options)
         left_rows, right_rows = self._rows_of(made, right)
-        return left_rows.union(right_rows).process(made.process, name=made.name)
+        joined = left_rows.union(right_rows).process(made.process, name=made.name)
+        return joined if made.after is None else joined.process(made.after)
 
     @overload
     def lookup(
@@ -1005,7 +1006,12 @@ class Stream(Generic[T]):
     def _rows_of(self, made: DeclaredJoin, right: Stream[Any]) -> tuple[Stream[Any], Stream[Any]]:
         """Return the rows of both sides of a join."""
         left_rows = self.select(made.left.cls, made.left.fields, name=f"{made.name}.left")
-        return left_rows, right.select(made.right.cls, made.right.fields, name=f"{made.name}.right")
+        rows = right.select(made.right.cls, made.right.fields, name=f"{made.name}.right")
+        of_left, of_right = made.before
+        return (
+            left_rows if of_left is None else left_rows.process(of_left),
+            rows if of_right is None else rows.process(of_right),
+        )
 
     def _records(self, stream: str, doing: str) -> Records:
         """Return the record type, or types, of a stream.

@@ -10,7 +10,11 @@ import statekit as sk
 from tests.support.random_tables import RandomTables, in_order
 from tests.support.spark_runs import Runs
 
-SEEDS = (28, 32)  # inner joins, so no field of the key is None
+CASES = [
+    (72, False, ["left_ref", "left_id", "right_id"]),  # an inner join, so no key is None
+    (168, True, ["left_id", "right_id"]),  # rows of both sides move
+    (562, True, ["left_id"]),  # a left join by a foreign key
+]
 
 _SCHEMAS = {
     "left": pa.schema(
@@ -21,10 +25,11 @@ _SCHEMAS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_table_of_a_join_on_spark_has_what_duckdb_joins(runs: Runs, seed: int) -> None:
-    tables, path = RandomTables(seed), runs.home / "joined"
-    key = ["left_ref", "left_id", "right_id"]
+@pytest.mark.parametrize(("seed", "moves", "key"), CASES)
+def test_a_table_of_a_join_on_spark_has_what_duckdb_joins(
+    runs: Runs, seed: int, moves: bool, key: list[str]
+) -> None:
+    tables, path = RandomTables(seed, moves=moves), runs.home / "joined"
     sink = sk.sinks.delta(path, mode="upsert", key=key, delete="deleted")
     for number, (expected, changes) in enumerate(
         zip(tables.expected(), tables.changes, strict=True)

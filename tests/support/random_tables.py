@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,15 +16,22 @@ from statekit.testing import JobHarness
 
 class Left(NamedTuple):
     ref: int | None
-    id: int
+    id: int | None
     value: int
     gone: bool
 
 
 class Right(NamedTuple):
     key: int | None
-    id: int
+    id: int | None
     value: int | None
+
+
+class LeftRow(NamedTuple):
+    left_ref: int | None
+    left_id: int | None
+    left_value: int
+    deleted: bool
 
 
 Rows = list[tuple[int | None, ...]]
@@ -38,6 +45,8 @@ class RandomTables:
 
     Parameters:
         seed: of all choices.
+        moves: whether the values of `on` of a row may change, as its key may be without them.
+        is_strict: whether only rows are deleted that are there.
 
     Attributes:
         options: of the join.
@@ -45,6 +54,8 @@ class RandomTables:
     """
 
     seed: int
+    moves: bool = False
+    is_strict: bool = True
     options: dict[str, Any] = field(default_factory=dict)
     changes: list[tuple[list[Left], list[Right]]] = field(default_factory=list)
 
@@ -56,27 +67,41 @@ class RandomTables:
             ["ref", "id"],
             ["key"] if self.has_one_right else ["id", "key"],
         )
+        if chosen.random() < 0.3:
+            self.how = chosen.choice(["semi", "anti"])
+        if self.moves:
+            self.keys = (
+                chosen.choice([["id"], ["id"], ["ref", "id"], ["ref"]]),
+                chosen.choice([["key"], ["id", "key"], ["id"]]),
+            )
         self.options = {
             "on": ("ref", "key"),
             "how": self.how,
             "emit": "changes",
             "key": self.keys,
             "deletes": ("gone", "value"),
-            "fields": {of.replace(".", "_"): of for of in FIELDS} | {"deleted": "deleted"},
             "name": "j",
         }
+        if self.of_left_alone:
+            self.options["into"] = LeftRow
+            self.options["fields"] = {of.replace(".", "_"): of for of in FIELDS[:3]}
+        else:
+            self.options["fields"] = {of.replace(".", "_"): of for of in FIELDS}
+            self.options["fields"]["deleted"] = "deleted"
         self._fill()
 
     def _fill(self) -> None:
         chosen = self._random
         keys = [*range(chosen.choice([1, 3, 20])), None]
-        ids, size = chosen.choice([2, 6, 40]), chosen.choice([2, 10, 60])
+        ids: list[int | None] = [*range(chosen.choice([2, 6, 40]))]
+        ids += [None] if self.moves and chosen.random() < 0.5 else []
+        size = chosen.choice([2, 10, 60])
         deletes = chosen.choice([0.1, 0.4])
         for _ in range(chosen.randrange(1, 8)):
             left = [
                 Left(
                     chosen.choice(keys),
-                    chosen.randrange(ids),
+                    chosen.choice(ids),
                     chosen.randrange(3),
                     chosen.random() < deletes,
                 )
@@ -85,7 +110,7 @@ class RandomTables:
             right = [
                 Right(
                     chosen.choice(keys),
-                    chosen.randrange(ids),
+                    chosen.choice(ids),
                     None if chosen.random() < deletes else chosen.randrange(3),
                 )
                 for _ in range(chosen.randrange(size + 1))
@@ -95,62 +120,84 @@ class RandomTables:
                 chosen.choice([(left, right), (left, right), (left, empty), (empty, right)])
             )
 
+    @property
+    def of_left_alone(self) -> bool:
+        """Whether a row of the join is a row of the left side."""
+        return self.how in ("semi", "anti")
+
     def job(self) -> sk.Job:
         job = sk.Job("random")
         left, right = job.source("left", Left), job.source("right", Right)
         left.join(right, **self.options).sink("out")
         return job
 
-    def found(self, home: Path, backend: Any = "memory") -> Iterator[tuple[Rows, list[Any]]]:
-        """Yield the rows of a sink after each epoch, and the changes of the epoch.
+    def found(self, home: Path, backend: Any = "memory") -> Iterator[tuple[list[Rows], list[Any]]]:
+        """Yield the rows of sinks with several keys after each epoch, and the changes of the epoch.
 
         The job goes on with other shards after some epochs.
         """
         chosen, job = self._random, self.job()
         harness = JobHarness(job, chosen.choice([1, 2, 5]), backend=backend)
-        sink: dict[Any, tuple[int | None, ...]] = {}
+        sinks: list[tuple[Any, dict[Any, Any]]] = [(of, {}) for of in self._keys_of_sinks()]
         for number, (left, right) in enumerate(self.changes):
             changes = harness.send(left=left, right=right)["out"]
             for *row, deleted in changes:
-                key = self._key_in_sink(row)
-                if deleted:
-                    assert sink.pop(key) is not None, "a row is deleted that the sink has"
-                else:
-                    sink[key] = tuple(row)
-            yield in_order(sink.values()), changes
+                for key_of, rows in sinks:
+                    key = key_of(row)
+                    if not deleted:
+                        rows[key] = tuple(row)
+                    elif self.is_strict or key in rows:
+                        del rows[key]  # a row is deleted that the sink has
+            yield [in_order(rows.values()) for _, rows in sinks], changes
             if chosen.random() < 0.2:
                 path = home / f"{self.seed}-{number}"
                 harness.checkpoint(path)
                 harness = JobHarness.restore(job, path, chosen.choice([1, 2, 3, 7]), backend)
 
-    def _key_in_sink(self, row: Sequence[int | None]) -> Any:
-        """The key of a row of the join: without the right side if a left row has one at most."""
-        is_one = self.has_one_right and self.how in ("inner", "left")
-        return tuple(row[:2]) if is_one else self.key_of(row)
+    def _keys_of_sinks(self) -> list[Callable[[Sequence[int | None]], Any]]:
+        """Return the keys that sinks may have: of both rows, or of one side if each of its rows has
+        one match at most.
+        """
+        if self.of_left_alone:
+            return [self._left_key]
+        keys: list[Callable[[Sequence[int | None]], Any]] = [self.key_of]
+        if "id" not in self.keys[1] and self.how in ("inner", "left"):
+            keys.append(self._left_key)
+        elif "id" not in self.keys[0] and self.how in ("inner", "right"):
+            keys.append(self._right_key)
+        return keys
+
+    def _left_key(self, row: Sequence[int | None]) -> Any:
+        return tuple(row[{"ref": 0, "id": 1}[field]] for field in self.keys[0])
+
+    def _right_key(self, row: Sequence[int | None]) -> Any:
+        return tuple(row[{"key": 3, "id": 4}[field]] for field in self.keys[1])
 
     def key_of(self, row: Sequence[int | None]) -> Any:
-        """The keys of both rows of a row of the join."""
-        return (*row[:2], row[3]) if self.has_one_right else (*row[:2], *row[3:5])
+        """Return the keys of both rows of a row of the join, and which rows there are: the key of
+        a row may be None.
+        """
+        if self.of_left_alone:
+            return self._left_key(row)
+        return self._left_key(row), self._right_key(row), row[2] is None, row[5] is None
 
     def expected(self) -> Iterator[Rows]:
         """Yield the join of both tables after each epoch, by DuckDB."""
-        left: dict[Any, Any] = {}
-        right: dict[Any, Any] = {}
-        join = f"select l.*, r.* from l {self.how} join r on l.ref = r.key"
+        tables: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
+        columns = "l.*" if self.of_left_alone else "l.*, r.*"
+        join = f"select {columns} from l {self.how} join r on l.ref = r.key"
         with duckdb.connect() as database:
             database.execute("create table l (ref int, id int, value int)")
             database.execute("create table r (key int, id int, value int)")
-            for of_left, of_right in self.changes:
-                for row in of_left:
-                    left[row.ref, row.id] = None if row.gone else row[:3]
-                for own in of_right:
-                    key = own.key if self.has_one_right else (own.key, own.id)
-                    right[key] = None if own.value is None else own
-                for name, table in (("l", left), ("r", right)):
+            for changes in self.changes:
+                sides: Any = "lr", tables, self.keys, changes
+                for name, table, key, rows in zip(*sides, strict=True):
+                    for row in rows:
+                        gone = row.gone if isinstance(row, Left) else row.value is None
+                        table[tuple(getattr(row, of) for of in key)] = None if gone else row[:3]
                     database.execute(f"delete from {name}")
-                    rows = [of for of in table.values() if of is not None]
-                    if rows:
-                        database.executemany(f"insert into {name} values (?, ?, ?)", rows)
+                    if there := [of for of in table.values() if of is not None]:
+                        database.executemany(f"insert into {name} values (?, ?, ?)", there)
                 yield in_order(database.execute(join).fetchall())
 
 

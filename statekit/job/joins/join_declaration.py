@@ -76,12 +76,16 @@ class DeclaredJoin(NamedTuple):
         name: of the operator.
         process: its function.
         left, right: how the rows of both sides are made of records.
+        before: for each side, the operator that its rows pass first, if there is one.
+        after: the operator that the results pass, if there is one.
     """
 
     name: str
     process: Process[Any, ..., Any]
     left: Row
     right: Row
+    before: tuple[Process[Any, ..., Any] | None, Process[Any, ..., Any] | None] = (None, None)
+    after: Process[Any, ..., Any] | None = None
 
 
 class JoinDeclaration:
@@ -439,10 +443,13 @@ def default_name(operation: str, streams: tuple[str, str]) -> str:
 
 def stored_class(row: Row, *, notes_matches: bool) -> type[Any]:
     """Return the class of the kept rows of a side."""
-    if not notes_matches:
-        return row.cls
+    return with_flag(row, "matched") if notes_matches else row.cls
+
+
+def with_flag(row: Row, name: str) -> type[Any]:
+    """Return the class of the rows of a side, with a flag as the last field."""
     types = dict(row.cls.__annotations__)
-    types[_column("matched", set(types))] = bool
+    types[_column(name, set(types))] = bool
     return cast("Any", NamedTuple)(row.cls.__name__, list(types.items()))  # type: ignore[no-any-return]
 
 

@@ -93,7 +93,8 @@ class JoinArguments(TypedDict, total=False):
         emit: "matches", or "changes" for a join of two tables: its rows that are new, changed or
             deleted. A record of a side replaces the row of its key.
         key: with `emit="changes"`, the key of the rows of each table: in the form of `on`, but
-            fields only.
+            fields only. A row whose fields of `on` are not in its key may get other values of
+            them.
         deletes: with `emit="changes"`, a field, or a pair with that of each side, or None: a record
             deletes the row of its key if the field is true, for a bool, or None, for any other
             type.

@@ -2,8 +2,8 @@
 
 All rows of a key match each other. So a row has a match if the other table has any row of its key,
 and nothing is kept about matches. For each key with changes, a pair of rows has changed if one of
-its rows has. A row without a match has changed if it has, or if the other table has got its first
-row of the key, or lost its last one.
+its rows has. A row that the join shows alone, since it has a match or has none, has changed if it
+has, or if the other table has got its first row of the key, or lost its last one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from operator import add, ne
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,16 @@ from statekit.functions.context import Context
 from statekit.job.joins.join_points import times_as_points
 from statekit.job.joins.join_results import JoinResults
 from statekit.job.joins.matching import Ints, Matches, Points, Reach
+from statekit.job.joins.net_changes import KeyedChanges
 from statekit.job.joins.side_rows import KeptRows, KeptSide, NewRows, Side
 from statekit.job.joins.stream_join import SplitRows, new_rows, rows_at
 from statekit.records.keyed_batch import KeyedRecords
 from statekit.state.map_state import MapState
 
 _HERE = Reach(0, 0)
+
+Alone = Literal["unmatched", "matched", "none"]
+"""Which rows of a side are rows of the join without those of the other side."""
 
 _Flags = npt.NDArray[np.bool_]
 _State = MapState[Any, Any]
@@ -40,13 +44,14 @@ class TableSide:
         row: the class of its rows, a NamedTuple.
         key_of: returns the key that a row has in the table.
         is_deleted: whether a row deletes that of its key.
-        shows_unmatched: whether rows without a match are rows of the join.
+        alone: which rows are rows of the join without those of the other side: those without a
+            match, those with one, or none.
     """
 
     row: type[Any]
     key_of: Callable[[Any], Any]
     is_deleted: Callable[[Any], bool]
-    shows_unmatched: bool
+    alone: Alone
 
 
 class Versions(NamedTuple):
@@ -102,27 +107,47 @@ class TableJoin:
 
     Parameters:
         left, right: the tables.
+        pairs: whether pairs of rows are rows of the join.
         results: creates the rows of the join, each with whether it is deleted.
+        keyed: adds what identifies the rows of the join; None if they are emitted as they are.
     """
 
     left: TableSide
     right: TableSide
+    pairs: bool
     results: JoinResults
+    keyed: KeyedChanges | None = None
 
     def join(
         self, records: KeyedRecords, _: Context[Any], left: _State, right: _State
     ) -> Iterator[list[Any]]:
         """Change both tables, and yield the changes of the join.
 
-        The rows without a match that are gone come first, and new ones last. So if the join has
-        one row for a left row, the last change of it says what it is.
+        Rows without those of the other side that are gone come first, and new ones last. So if the
+        join has one row for a left row, the last change of it says what it is.
         """
         split = new_rows(records, self.left.row, times_as_points)
         changes = _Changes(self, records, split, left, right)
-        yield from changes.unmatched(deleted=True)
-        yield from changes.matched()
-        yield from changes.unmatched(deleted=False)
+        yield from changes.alone(deleted=True)
+        if self.pairs:
+            yield from changes.matched()
+        yield from changes.alone(deleted=False)
         changes.write()
+
+    def changes(
+        self,
+        left: Sequence[Any] | None,
+        right: Sequence[Any] | None,
+        points: Points,
+        at_key: Callable[[int], None],
+        *,
+        deleted: bool,
+    ) -> list[Any]:
+        """Return changes of rows of the join; see `JoinResults.of`."""
+        results = self.results.of(left, right, points, at_key, deleted=deleted)
+        if self.keyed is None:
+            return results
+        return self.keyed.of(left, right, results, deleted=deleted)
 
 
 class _ChangedTable:
@@ -234,7 +259,7 @@ class _Changes:
     def __init__(
         self, join: TableJoin, records: KeyedRecords, split: SplitRows, left: _State, right: _State
     ) -> None:
-        self._results = join.results
+        self._join = join
         self._at_key = records.note_key
         self._left = self._changed(join.left, left, records, (split.left, split.left_never))
         self._right = self._changed(join.right, right, records, (split.right, split.right_never))
@@ -244,19 +269,22 @@ class _Changes:
             self._never[rows.points.keys] = True
         touched = np.union1d(self._left.changed.keys, self._right.changed.keys)
         touched = touched[~self._never[touched]]
-        # For each table whose rows are shown without a match: of which keys its rows had none
-        # before, and have none after.
-        self._lacks: dict[_ChangedTable, tuple[_Flags, _Flags]] = {}
+        # For each table whose rows are rows of the join alone: of which keys they were before, and
+        # are after.
+        self._alone: dict[_ChangedTable, tuple[_Flags, _Flags]] = {}
         for table, other in ((self._left, self._right), (self._right, self._left)):
-            if table.table.shows_unmatched:
-                had_none, has_none = other.is_empty(touched, count)
-                self._lacks[table] = had_none | self._never, has_none | self._never
+            if table.table.alone == "none":
+                continue
+            before, after = (none | self._never for none in other.is_empty(touched, count))
+            is_inverse = table.table.alone == "matched"
+            self._alone[table] = (~before, ~after) if is_inverse else (before, after)
 
     def _changed(
         self, table: TableSide, state: _State, records: KeyedRecords, rows: tuple[NewRows, NewRows]
     ) -> _ChangedTable:
         """Return the changes of a table. Rows that never match are kept if they are shown."""
-        return _ChangedTable(table, state, records, rows if table.shows_unmatched else rows[:1])
+        shown = rows if table.alone == "unmatched" else rows[:1]
+        return _ChangedTable(table, state, records, shown)
 
     def write(self) -> None:
         """Write the changes of both tables."""
@@ -286,7 +314,7 @@ class _Changes:
                 (there, left.after, right.after),
             ):
                 if len(some):
-                    yield self._results.of(
+                    yield self._join.changes(
                         rows_at(of_left, ours[some]),
                         rows_at(of_right, theirs[some]),
                         left.points.at(ours[some]),
@@ -294,23 +322,25 @@ class _Changes:
                         deleted=some is gone,
                     )
 
-    def unmatched(self, *, deleted: bool) -> Iterator[list[Any]]:
-        """Yield the rows without a match that are gone, or those that are new or changed."""
-        for table, lacks in self._lacks.items():
-            had_none, has_none = lacks
-            yield from self._alone(table, table.changed, lacks, deleted=deleted)
-            flips = np.flatnonzero(had_none & ~has_none if deleted else has_none & ~had_none)
+    def alone(self, *, deleted: bool) -> Iterator[list[Any]]:
+        """Yield the rows without those of the other side that are gone, or those that are new or
+        changed.
+        """
+        for table, (before, after) in self._alone.items():
+            yield from self._rows_alone(table, table.changed, deleted=deleted)
+            flips = np.flatnonzero(before & ~after if deleted else after & ~before)
             for _, others in table.others(flips):
-                yield from self._alone(table, others, lacks, deleted=deleted)
+                yield from self._rows_alone(table, others, deleted=deleted)
 
-    def _alone(
-        self, table: _ChangedTable, rows: Versions, lacks: tuple[_Flags, _Flags], *, deleted: bool
+    def _rows_alone(
+        self, table: _ChangedTable, rows: Versions, *, deleted: bool
     ) -> Iterator[list[Any]]:
-        """Yield the changes of those of some rows that have, or had, no match."""
-        was, remains = rows.was & lacks[0][rows.keys], rows.remains & lacks[1][rows.keys]
+        """Yield the changes of those of some rows that are, or were, rows of the join alone."""
+        before, after = self._alone[table]
+        was, remains = rows.was & before[rows.keys], rows.remains & after[rows.keys]
         some = np.flatnonzero(was & ~remains if deleted else remains)
         if len(some):
             own = rows_at(rows.before if deleted else rows.after, some)
             left, right = (own, None) if table is self._left else (None, own)
             points = rows.points.at(some)
-            yield self._results.of(left, right, points, self._at_key, deleted=deleted)
+            yield self._join.changes(left, right, points, self._at_key, deleted=deleted)

@@ -12,6 +12,8 @@ from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.joins.join_operator import JoinedResult
 from statekit.job.joins.lookup_operator import LookedUp
+from statekit.job.joins.moves import MovingRows
+from statekit.job.joins.net_changes import KeyedChanges
 from statekit.job.joins.table_join_operator import JoinedTables
 from statekit.job.per_key.distinct import DistinctRecords
 from statekit.job.plan import Operator, Transform
@@ -26,7 +28,7 @@ from statekit.testing.oracles.distinct_model import DistinctModel
 from statekit.testing.oracles.join_model import JoinModel
 from statekit.testing.oracles.lookup_model import LookupModel
 from statekit.testing.oracles.store_model import StoreModel
-from statekit.testing.oracles.table_join_model import TableJoinModel
+from statekit.testing.oracles.table_join_model import MovesModel, NetChangesModel, TableJoinModel
 from statekit.testing.oracles.window_model import WindowModel
 from statekit.testing.process_model import KeyModel, ProcessModel
 from statekit.testing.runs.comparison import is_same
@@ -42,6 +44,8 @@ _Model = (
     | JoinModel
     | LookupModel
     | TableJoinModel
+    | MovesModel
+    | NetChangesModel
 )
 
 
@@ -95,6 +99,10 @@ class OperatorModels:
                     self.others[operator.name] = LookupModel(operator.declared)
                 case JoinedTables():
                     self.others[operator.name] = TableJoinModel(operator.declared)
+                case MovingRows():
+                    self.others[operator.name] = MovesModel(operator.declared)
+                case KeyedChanges():
+                    self.others[operator.name] = NetChangesModel(operator.declared)
                 case StoredOperations():
                     self.functions[operator.name] = ProcessModel(operator.declared, StoreModel)
                 case None if not traits.settles:  # else late by the watermark before
@@ -172,7 +180,7 @@ class OperatorModels:
             case DistinctModel() as distinct:
                 now_us = datetime_to_micros(step.at)
                 return distinct.run([record for record, _ in records], now_us)
-            case CallModel() | TableJoinModel() as others:
+            case CallModel() | TableJoinModel() | MovesModel() | NetChangesModel() as others:
                 return others.run([record for record, _ in records])
         at = None if watermark == BEGINNING else micros_to_datetime(min(watermark, MAX_MICROS))
         return self.functions[operator.name].run(records, at, step.at)["outputs"]

@@ -1,4 +1,6 @@
-"""`TableJoinModel`: a join of two tables over plain Python, joined anew in each epoch."""
+"""A join of two tables over plain Python: `TableJoinModel` joins them anew in each epoch.
+`MovesModel` and `NetChangesModel` are the operators before and after it, if rows may move.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ from typing import Any
 
 from statekit.functions.process import Process
 from statekit.job.joins.matching import Points
+from statekit.job.joins.moves import MovingRows
+from statekit.job.joins.net_changes import KeyedChanges
 from statekit.job.joins.table_join import TableSide
 from statekit.job.joins.table_join_operator import JoinedTables
 from statekit.keygroup import key_fields
@@ -54,24 +58,85 @@ class TableJoinModel:
             rows[key] = row
 
     def _pairs(self) -> Iterator[tuple[Any, _Pair]]:
-        """Yield the pairs of the join by the keys of both rows."""
+        """Yield the pairs of the join by the keys of both rows. A row alone has None as the other
+        one.
+        """
         matched: set[Any] = set()
         for ours, left in self._left.items():
             for theirs, right in self._right.items():
                 if ours[0] == theirs[0] and None not in key_fields(ours[0]):
                     matched |= {("left", ours), ("right", theirs)}
-                    yield (ours, theirs), (left, right)
-        if self._join.left.shows_unmatched:
-            for key, row in self._left.items():
-                if ("left", key) not in matched:
-                    yield (key, None), (row, None)
-        if self._join.right.shows_unmatched:
-            for key, row in self._right.items():
-                if ("right", key) not in matched:
-                    yield (None, key), (None, row)
+                    if self._join.pairs:
+                        yield (ours, theirs), (left, right)
+        for key, row in self._left.items():
+            if _is_alone(self._join.left, ("left", key) in matched):
+                yield (key, None), (row, None)
+        for key, row in self._right.items():
+            if _is_alone(self._join.right, ("right", key) in matched):
+                yield (None, key), (None, row)
 
     def _result(self, pair: _Pair, *, deleted: bool) -> Any:
         """Return a row of the join."""
         rows = [None if row is None else [row] for row in pair]
-        results, point = self._join.results, Points.one(0)
-        return results.of(rows[0], rows[1], point, lambda _: None, deleted=deleted)[0]
+        changes, point = self._join.changes, Points.one(0)
+        return changes(rows[0], rows[1], point, lambda _: None, deleted=deleted)[0]
+
+
+def _is_alone(table: TableSide, is_matched: bool) -> bool:
+    """Return whether a row is a row of the join without one of the other table."""
+    return table.alone == ("matched" if is_matched else "unmatched")
+
+
+class MovesModel:
+    """Model of the operator that emits the moves of a table's rows.
+
+    Parameters:
+        process: the operator.
+    """
+
+    def __init__(self, process: Process[Any, Any, Any]) -> None:
+        self._table: MovingRows = process.traits.made_of
+        self._key_of = process.key_of()
+        self._rows: dict[Any, Any] = {}
+
+    def run(self, records: Sequence[Any]) -> list[Any]:
+        """Run one epoch, and return the last row of each key, and deleted rows for what moves."""
+        last = {self._key_of(row): row for row in records}
+        deleted, there = [], []
+        for key, row in last.items():
+            before, count = self._rows.pop(key, None), self._table.on_count
+            is_there = not self._table.is_deleted(row)
+            if before is not None and not (is_there and before == row[:count]):
+                deleted.append(self._table.row(*before, *row[count:], True))
+            if is_there:
+                self._rows[key] = row[:count]
+                there.append(self._table.row(*row, False))
+        return deleted + there
+
+
+class NetChangesModel:
+    """Model of the operator that emits net changes: it keeps the rows of the join.
+
+    Parameters:
+        process: the operator.
+    """
+
+    def __init__(self, process: Process[Any, Any, Any]) -> None:
+        keyed: KeyedChanges = process.traits.made_of
+        self._identity = keyed.identity
+        self._rows: dict[Any, dict[Any, Any]] = {}
+
+    def run(self, records: Sequence[Any]) -> list[Any]:
+        """Run one epoch, and return the result of each row that has changed."""
+        changed: dict[Any, Any] = {}
+        for change in records:
+            key = tuple(change)[: self._identity]
+            rows = self._rows.setdefault(key, {})
+            on = tuple(change)[self._identity : -2]
+            if not change.deleted:
+                rows[on] = change.result
+            elif rows.pop(on, None) is not None:
+                changed[key] = change.result
+            changed.setdefault(key, change.result)
+        gone = [of for key, of in changed.items() if not self._rows[key]]
+        return gone + [row for key in changed for row in self._rows[key].values()]

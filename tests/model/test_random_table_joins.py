@@ -46,7 +46,7 @@ def _check(seeds: range, tmp_path: Path, *, moves: bool, net: bool) -> None:
     """
     not_empty = 0
     for seed in seeds:
-        tables = RandomTables(seed, moves=moves, is_strict=net or not moves)
+        tables = RandomTables(seed, moves=moves)
         backend = "rocksdb" if seed % 10 == 0 else "memory"
         with tempfile.TemporaryDirectory(dir=tmp_path) as home:
             found = tables.found(Path(home), backend)

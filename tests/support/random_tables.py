@@ -46,7 +46,6 @@ class RandomTables:
     Parameters:
         seed: of all choices.
         moves: whether the values of `on` of a row may change, as its key may be without them.
-        is_strict: whether only rows are deleted that are there.
 
     Attributes:
         options: of the join.
@@ -55,7 +54,6 @@ class RandomTables:
 
     seed: int
     moves: bool = False
-    is_strict: bool = True
     options: dict[str, Any] = field(default_factory=dict)
     changes: list[tuple[list[Left], list[Right]]] = field(default_factory=list)
 
@@ -146,7 +144,7 @@ class RandomTables:
                     key = key_of(row)
                     if not deleted:
                         rows[key] = tuple(row)
-                    elif self.is_strict or key in rows:
+                    else:
                         del rows[key]  # a row is deleted that the sink has
             yield [in_order(rows.values()) for _, rows in sinks], changes
             if chosen.random() < 0.2:

@@ -8,7 +8,7 @@ of each row of the join is emitted, deleted rows first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import itemgetter
@@ -42,7 +42,7 @@ class KeyedChanges:
 
     Parameters:
         row: the class of a change: the keys of both sides, which sides there are, the values of
-            `on`, whether the result is deleted, and the result.
+            `on`, whether the row was there before, whether it is deleted, and the result.
         left, right: the keys of both sides.
         on_count: the number of fields of `on`, which are the first ones of all rows.
     """
@@ -66,7 +66,7 @@ class KeyedChanges:
         types = {name: _OPTIONAL[annotation] for name, annotation in keys}
         types["sides"] = str  # a key of None is not the same as no row
         types |= {f"on_{number}": annotation for number, annotation in enumerate(on)}
-        fields = [*types.items(), ("deleted", bool), ("result", into)]
+        fields = [*types.items(), ("was", bool), ("deleted", bool), ("result", into)]
         return cls(cast("Any", NamedTuple)("Change", fields), left, right, len(on))
 
     def of(
@@ -74,6 +74,7 @@ class KeyedChanges:
         left: Sequence[Any] | None,
         right: Sequence[Any] | None,
         results: Sequence[Any],
+        was: Iterable[bool],
         *,
         deleted: bool,
     ) -> list[Any]:
@@ -82,6 +83,7 @@ class KeyedChanges:
         Parameters:
             left, right: the rows of each side, in parallel; None if there are none.
             results: the results of both.
+            was: whether each row of the join was there before.
             deleted: whether they are deleted.
         """
         keys = [
@@ -94,8 +96,10 @@ class KeyedChanges:
             rows, sides = left, "left" if right is None else "both"
         on = [row[: self.on_count] for row in rows]
         return [
-            self.row._make((*of_left, *of_right, sides, *values, deleted, result))
-            for of_left, of_right, values, result in zip(*keys, on, results, strict=False)
+            self.row._make((*of_left, *of_right, sides, *values, before, deleted, result))
+            for of_left, of_right, values, before, result in zip(
+                *keys, on, was, results, strict=False
+            )
         ]
 
     @property
@@ -106,24 +110,28 @@ class KeyedChanges:
     def net(self, changes: Iterator[Any]) -> Iterator[Any]:
         """Yield the last result of each row of the join, deleted ones first.
 
-        A row of the join has one value of `on` at the end of an epoch. So it is deleted if it is
-        deleted at all values of `on` that have changed it.
+        A row of the join has one value of `on` before an epoch and one after it. So it is there if
+        it is there at one of those that have changed it. Otherwise it is deleted if it was there
+        at one. It may come and go at a third one, if that gets the records of an epoch in parts.
 
         Parameters:
             changes: all changes of some rows in an epoch. Those of a row and a value of `on` are in
                 order.
         """
-        last: dict[Any, dict[Any, Any]] = {}
+        rows: dict[Any, dict[Any, tuple[bool, Any]]] = {}
         end = self.identity
         for change in changes:
-            last.setdefault(change[:end], {})[change[end:-2]] = change
+            of_row, on = rows.setdefault(change[:end], {}), change[end:-3]
+            was, _ = of_row.get(on, (change.was, None))
+            of_row[on] = was, change
         remaining = list[Any]()
-        for of_row in last.values():
-            there = [change.result for change in of_row.values() if not change.deleted]
+        for of_row in rows.values():
+            there = [change.result for _, change in of_row.values() if not change.deleted]
+            gone = [change.result for was, change in of_row.values() if was]
             if there:
-                remaining.append(there[-1])
+                remaining += there
             else:
-                yield next(iter(of_row.values())).result
+                yield from gone
         yield from remaining
 
     def operator(self, by: ChangeKey, into: type[Any], name: str) -> Process[Any, ..., Any]:

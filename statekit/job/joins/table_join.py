@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, repeat
 from operator import add, ne
 from typing import Any, Literal, NamedTuple
 
@@ -140,14 +140,19 @@ class TableJoin:
         right: Sequence[Any] | None,
         points: Points,
         at_key: Callable[[int], None],
-        *,
-        deleted: bool,
+        was: _Flags | None,
     ) -> list[Any]:
-        """Return changes of rows of the join; see `JoinResults.of`."""
+        """Return changes of rows of the join; see `JoinResults.of`.
+
+        Parameters:
+            was: of rows that are there, whether each one was there before; None for deleted rows.
+        """
+        deleted = was is None
         results = self.results.of(left, right, points, at_key, deleted=deleted)
         if self.keyed is None:
             return results
-        return self.keyed.of(left, right, results, deleted=deleted)
+        before = repeat(True) if was is None else was.tolist()
+        return self.keyed.of(left, right, results, before, deleted=deleted)
 
 
 class _ChangedTable:
@@ -309,9 +314,9 @@ class _Changes:
             was = left.was[ours] & right.was[theirs]
             remains = left.remains[ours] & right.remains[theirs]
             gone, there = np.flatnonzero(was & ~remains), np.flatnonzero(remains)
-            for some, of_left, of_right in (
-                (gone, left.before, right.before),
-                (there, left.after, right.after),
+            for some, of_left, of_right, before in (
+                (gone, left.before, right.before, None),
+                (there, left.after, right.after, was[there]),
             ):
                 if len(some):
                     yield self._join.changes(
@@ -319,7 +324,7 @@ class _Changes:
                         rows_at(of_right, theirs[some]),
                         left.points.at(ours[some]),
                         self._at_key,
-                        deleted=some is gone,
+                        before,
                     )
 
     def alone(self, *, deleted: bool) -> Iterator[list[Any]]:
@@ -343,4 +348,6 @@ class _Changes:
             own = rows_at(rows.before if deleted else rows.after, some)
             left, right = (own, None) if table is self._left else (None, own)
             points = rows.points.at(some)
-            yield self._join.changes(left, right, points, self._at_key, deleted=deleted)
+            yield self._join.changes(
+                left, right, points, self._at_key, None if deleted else was[some]
+            )

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from statekit.functions.process import Process
 from statekit.job.joins.matching import Points
 from statekit.job.joins.moves import MovingRows
@@ -41,9 +43,9 @@ class TableJoinModel:
             table = self._join.left if is_left else self._join.right
             self._changed(self._left if is_left else self._right, table, row)
         after = dict(self._pairs())
-        gone = [self._result(pair, deleted=True) for of, pair in before.items() if of not in after]
+        gone = [self._result(pair, None) for of, pair in before.items() if of not in after]
         there = [
-            self._result(pair, deleted=False)
+            self._result(pair, np.array([of in before]))
             for of, pair in after.items()
             if of not in before or before[of] != pair
         ]
@@ -75,11 +77,15 @@ class TableJoinModel:
             if _is_alone(self._join.right, ("right", key) in matched):
                 yield (None, key), (None, row)
 
-    def _result(self, pair: _Pair, *, deleted: bool) -> Any:
-        """Return a row of the join."""
+    def _result(self, pair: _Pair, was: Any) -> Any:
+        """Return a change of a row of the join.
+
+        Parameters:
+            was: whether it was there, as an array; None if it is deleted.
+        """
         rows = [None if row is None else [row] for row in pair]
         changes, point = self._join.changes, Points.one(0)
-        return changes(rows[0], rows[1], point, lambda _: None, deleted=deleted)[0]
+        return changes(rows[0], rows[1], point, lambda _: None, was)[0]
 
 
 def _is_alone(table: TableSide, is_matched: bool) -> bool:
@@ -128,15 +134,17 @@ class NetChangesModel:
 
     def run(self, records: Sequence[Any]) -> list[Any]:
         """Run one epoch, and return the result of each row that has changed."""
-        changed: dict[Any, Any] = {}
+        gone: dict[Any, Any] = {}
+        changed: set[Any] = set()
         for change in records:
             key = tuple(change)[: self._identity]
             rows = self._rows.setdefault(key, {})
-            on = tuple(change)[self._identity : -2]
-            if not change.deleted:
+            on = tuple(change)[self._identity : -3]
+            if change.deleted:
+                del rows[on]
+                gone[key] = change.result
+            else:
                 rows[on] = change.result
-            elif rows.pop(on, None) is not None:
-                changed[key] = change.result
-            changed.setdefault(key, change.result)
-        gone = [of for key, of in changed.items() if not self._rows[key]]
-        return gone + [row for key in changed for row in self._rows[key].values()]
+            changed.add(key)
+        deleted = [result for key, result in gone.items() if not self._rows[key]]
+        return deleted + [row for key in changed for row in self._rows[key].values()]

@@ -13,7 +13,9 @@ from statekit.kv.operations import Results
 from statekit.shown import shown
 
 
-def entry_class(name: str, fields: dict[str, Any], into: Any, lists: int = 1) -> Any:
+def entry_class(
+    name: str, fields: dict[str, Any], into: Any, lists: int = 1, field: str = "entries"
+) -> Any:
     """Return the class of the entries of a scan: the class of `entries` in the user's class of
     answers, or a new one.
 
@@ -22,21 +24,22 @@ def entry_class(name: str, fields: dict[str, Any], into: Any, lists: int = 1) ->
         fields: of an entry.
         into: the user's class of answers; None if there is none.
         lists: 2 for answers with a list of entries for each range.
+        field: of the answers that has the entries.
 
     Raises:
         StateTypeError: the user's entries have other fields.
     """
     hints = typing.get_type_hints(into, include_extras=True) if isinstance(into, type) else {}
-    if "entries" not in hints:
-        return named_class("Entry", fields)
-    given = hints["entries"]
+    if field not in hints:
+        return named_class("Entry" if field == "entries" else "Version", fields)
+    given = hints[field]
     for _ in range(lists):
         (given,) = typing.get_args(given) if typing.get_origin(given) is list else (None,)
     declared = typing.get_type_hints(given, include_extras=True) if isinstance(given, type) else {}
     if declared != fields:
-        wanted = ", ".join(f"{field}: {type_text(of)}" for field, of in fields.items())
+        wanted = ", ".join(f"{name}: {type_text(of)}" for name, of in fields.items())
         raise StateTypeError(
-            f"{name}: {into.__name__}.entries is {type_text(hints['entries'])}: declare it as a "
+            f"{name}: {into.__name__}.{field} is {type_text(hints[field])}: declare it as a "
             f"list of {'lists of ' * (lists - 1)}records with the fields {wanted}"
         )
     return given

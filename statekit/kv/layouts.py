@@ -7,25 +7,40 @@ and `remove` apply to the value of a request's key.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from statekit.kv.annotations import named_class, optional
 from statekit.state.map_state import MapState
 from statekit.state.options import TTL
 from statekit.state.single_row_states import ValueState
 
-Handle = Callable[[Any, Any], Any]
-"""Handles a request with the states of its key, and returns its answer."""
+Respond = Callable[[Any, Any], tuple[Any, ...]]
+"""Handles a request with the states of its key, and returns what the store emits."""
+
+
+_FIRST = dt.datetime.min.replace(tzinfo=dt.UTC)
+
+
+class KnownValue(NamedTuple):
+    """A value with the interval in which it was there.
+
+    Parameters:
+        value: the value; None if it was absent.
+        since: None if it was there before the history began.
+        until: None for the present value.
+    """
+
+    value: Any
+    since: Any
+    until: dt.datetime | None
 
 
 class Layout(Protocol):
     """Access of a store to the states of a key."""
 
-    def function(self, handlers: Mapping[type, Handle]) -> Callable[..., Any]:
-        """Return the process function. It calls the handler for the class of each request, and its
-        other parameters are the annotated states.
-        """
+    def function(self, respond: Respond) -> Callable[..., Any]:
+        """Return the process function. Its parameters are a request and the annotated states."""
 
     def read(self, request: Any, states: Any) -> Any:
         """Return the value of a request's key; None if it is absent."""
@@ -51,9 +66,9 @@ class OneValue:
     def __init__(self, value: Any, ttl: TTL | None) -> None:
         self._state = _kept(ValueState[value], ttl)
 
-    def function(self, handlers: Mapping[type, Handle]) -> Callable[..., Any]:
-        def handled(request: Any, value: Any) -> tuple[Any]:
-            return (handlers[type(request)](request, value),)
+    def function(self, respond: Respond) -> Callable[..., Any]:
+        def handled(request: Any, value: Any) -> tuple[Any, ...]:
+            return respond(request, value)
 
         handled.__annotations__["value"] = self._state
         return handled
@@ -83,9 +98,9 @@ class SortedValues:
     def __init__(self, sort: Any, value: Any, ttl: TTL | None) -> None:
         self._state = _kept(MapState[sort, value], ttl)
 
-    def function(self, handlers: Mapping[type, Handle]) -> Callable[..., Any]:
-        def handled(request: Any, values: Any) -> tuple[Any]:
-            return (handlers[type(request)](request, values),)
+    def function(self, respond: Respond) -> Callable[..., Any]:
+        def handled(request: Any, values: Any) -> tuple[Any, ...]:
+            return respond(request, values)
 
         handled.__annotations__["values"] = self._state
         return handled
@@ -144,9 +159,9 @@ class ValueWithPast:
             "former": _kept(MapState[dt.datetime, former], ttl),  # type: ignore[valid-type]
         }
 
-    def function(self, handlers: Mapping[type, Handle]) -> Callable[..., Any]:
-        def handled(request: Any, value: Any, since: Any, former: Any) -> tuple[Any]:
-            return (handlers[type(request)](request, (value, since, former)),)
+    def function(self, respond: Respond) -> Callable[..., Any]:
+        def handled(request: Any, value: Any, since: Any, former: Any) -> tuple[Any, ...]:
+            return respond(request, (value, since, former))
 
         handled.__annotations__ |= self._states
         return handled
@@ -160,22 +175,48 @@ class ValueWithPast:
 
     def read_at(self, request: Any, states: Any) -> tuple[bool, Any]:
         """Return whether the value at `as_of` is known, and the value; None if it was absent."""
-        value, since, former = states
-        found = self._former(since.get(), value.get())
-        for replaced_at, replaced in former.scan(request.as_of):
-            if replaced_at > request.as_of:
-                found = replaced
-                break
-        else:
-            if request.as_of == request.at:
-                return True, found.value
-        if found.since is not None:
-            is_known = found.since <= request.as_of
-        elif (complete_since := former.complete_since) is None:
-            is_known = found.value is None  # it was never there
-        else:
-            is_known = request.as_of >= complete_since
+        found = next(self._since(request.as_of, states))
+        is_known = self._is_known(found, request.as_of, request, states)
         return (True, found.value) if is_known else (False, None)
+
+    def versions(self, request: Any, states: Any) -> tuple[bool, list[KnownValue]]:
+        """Return whether all values between `start` and `end` are known, and the known ones, the
+        oldest first.
+        """
+        start, end = getattr(request, "start", None), getattr(request, "end", None)
+        oldest = max(request.at, _FIRST + self.history) - self.history
+        begin = oldest if start is None else max(start, oldest)
+        found: list[KnownValue] = []
+        for version in self._since(begin, states):
+            if found and end is not None and version.since is not None and version.since >= end:
+                break
+            found.append(version)
+        is_known = start is None or start >= oldest
+        is_known = is_known and self._is_known(found[0], begin, request, states)
+        return is_known, [
+            each
+            for each in found
+            if each.value is not None and (None in (end, each.since) or each.since < end)
+        ]
+
+    def _since(self, time: dt.datetime, states: Any) -> Iterator[KnownValue]:
+        """Yield the value at a time, and those after it, also absent ones."""
+        value, since, former = states
+        for replaced_at, replaced in former.scan(time, closed="none"):
+            yield KnownValue(replaced.value, replaced.since, replaced_at)
+        yield KnownValue(value.get(), since.get(), None)
+
+    def _is_known(self, found: KnownValue, time: dt.datetime, request: Any, states: Any) -> bool:
+        """Return whether the value that was found for a time was that of the time."""
+        if found.until is None and time == request.at:
+            return True
+        if found.since is not None:
+            return bool(found.since <= time)
+        complete_since = states[2].complete_since
+        if complete_since is None:
+            return found.value is None  # it was never there
+        is_complete: bool = time >= complete_since
+        return is_complete
 
     def write(self, request: Any, states: Any, value: Any) -> None:
         self._keep(request, states)

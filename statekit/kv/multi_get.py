@@ -19,9 +19,10 @@ from statekit.kv.annotations import iterator_of, list_of, named_class, optional
 from statekit.kv.answers import AnswerClass
 from statekit.kv.requests import (
     ArgumentCheck,
+    Given,
     RequestPart,
     check_request_parts,
-    getter,
+    checked_getter,
     key_of_parts,
 )
 from statekit.shown import shown
@@ -45,26 +46,33 @@ class MultiGet:
         stream: the records with lists of keys.
         key: the names and types of the parts of a key.
         value: the type of the values, with None.
-        times: the time field of a record, by the time field of a request; empty without time.
+        times: the time field of a record, by the time field of a request; empty without time. With
+            `as_of`, answers also have the status of each value.
     """
 
     def __init__(
-        self, name: str, stream: Stream[Any], key: dict[str, Any], value: Any, times: dict[str, str]
+        self,
+        name: str,
+        stream: Stream[Any],
+        key: dict[str, Any],
+        value: Any,
+        times: dict[str, Given],
     ) -> None:
         self._name = name
         self._stream = stream
         self._record: Any = stream.record_class
         self._key = key
         self._value = value
-        self._times = times
         timed = dict.fromkeys(times, dt.datetime)
-        check_request_parts(
-            stream, name, [RequestPart(field, dt.datetime, of) for field, of in times.items()]
-        )
+        self._timed = [RequestPart(field, dt.datetime, of) for field, of in times.items()]
+        check_request_parts(stream, name, self._timed)
         own = {"request": bytes, "position": int, "record": optional(self._record)}
         self._request = named_class(f"{name}.requests", {**key, **own, **timed})
         self._late: Stream[Any] | None = None
         self._fields = {"record": self._record, **timed, "values": list_of(value)}
+        self._has_statuses = "as_of" in times
+        if self._has_statuses:
+            self._fields["statuses"] = list_of(str)
 
     def requests(self, keys_of: Callable[[Any], Any]) -> Stream[Any]:
         """Return the stream with a request for each key.
@@ -76,7 +84,7 @@ class MultiGet:
         where = self._name
         nowhere = tuple(_some_key(of) for of in self._key.values())
         checks = [ArgumentCheck(where, "keys=", of) for of in self._key.values()]
-        times_of = [getter(self._stream, field) for field in self._times.values()]
+        times_of = [checked_getter(self._stream, where, part) for part in self._timed]
 
         def one_by_one(record: Any) -> Iterator[Any]:
             found = digest(record, record_class)
@@ -115,20 +123,22 @@ class MultiGet:
     def answers(self, found: Stream[Any], into: Any) -> Stream[Any]:
         """Return the stream with an answer for each record, joined from those for single keys."""
         answer = AnswerClass.of(self._name, self._fields, into)
-        make = answer.of_results(lambda record, results: results)
-        timed = list(self._times)
+        make = answer.of_results(lambda record, lists: tuple(lists))
+        timed = [part.name for part in self._timed]
+        results = ("value", "status") if self._has_statuses else ("value",)
+        places = range(len(results))
 
         def assembled(parts: Iterator[Any]) -> Iterator[Any]:
-            values: dict[int, Any] = {}
+            found_at: dict[int, tuple[Any, ...]] = {}
             records = []
             for part in parts:
                 if part.record is not None:
                     records.append((part.record, *(getattr(part, time) for time in timed)))
                 if part.position >= 0:
-                    values[part.position] = part.value
-            in_order = [values[position] for position in range(len(values))]
+                    found_at[part.position] = tuple(getattr(part, result) for result in results)
+            in_order = [found_at[position] for position in range(len(found_at))]
             for record in records:  # equal requests have equal answers
-                yield make(record, (list(in_order),))
+                yield make(record, [[own[place] for own in in_order] for place in places])
 
         assembled.__name__ = self._name
         assembled.__annotations__ = {

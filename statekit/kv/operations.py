@@ -8,6 +8,7 @@ to its results.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Literal
 
 from statekit.codec.digest import digest
@@ -24,6 +25,18 @@ Status = Literal["found", "absent", "too old", "not yet"]
 """Status of the value at a time. "too old" is a time before the history, or before the store had a
 history; "not yet" is a time after that of the request.
 """
+
+
+Completeness = Literal["complete", "too old"]
+"""Status of the values of an interval. "too old" is one that begins before the history, or before
+the store had a history.
+"""
+
+MUTATIONS = {
+    *("put", "remove", "update", "put_if_absent", "compare_and_set"),
+    *("increment", "append", "reduce", "remove_range", "trim"),
+}
+"""The kinds of operations that change values."""
 
 
 def put(layout: Layout) -> Results:
@@ -69,6 +82,21 @@ def get_as_of(layout: ValueWithPast) -> Results:
     return results
 
 
+def versions(layout: ValueWithPast, version: Any) -> Results:
+    """Read the values of an interval.
+
+    Parameters:
+        version: their class.
+    """
+
+    def results(request: Any, states: Any) -> tuple[list[Any], Completeness]:
+        is_complete, found = layout.versions(request, states)
+        made = [version(value, since, until) for value, since, until in found]
+        return made, "complete" if is_complete else "too old"
+
+    return results
+
+
 def get_one_of_many(layout: Layout) -> Results:
     """Get a value for `multi_get`. A request without keys has an arbitrary key, which it does not
     read.
@@ -76,6 +104,55 @@ def get_one_of_many(layout: Layout) -> Results:
     return lambda request, states: (
         layout.read(request, states) if request.position >= 0 else None,
     )
+
+
+def get_one_of_many_as_of(layout: ValueWithPast) -> Results:
+    """Get a value of the past for `multi_get`, as `get_one_of_many`."""
+    handle = get_as_of(layout)
+    return lambda request, states: (
+        handle(request, states) if request.position >= 0 else (None, "absent")
+    )
+
+
+def reduce(
+    layout: Layout,
+    combine: Callable[[Any, Any], Any],
+    *,
+    first: Callable[[Any], Any] | None = None,
+    part: str = "added",
+    constant: Any = None,
+) -> Results:
+    """Replace the value by its combination with an added one.
+
+    Parameters:
+        first: the value, if there was none; by default the added one.
+        part: the part of a request that is added.
+        constant: what each request adds, instead of a part.
+    """
+    read, write = layout.read, layout.write
+    added_by: Callable[[Any], Any] = attrgetter(part)
+
+    def results(request: Any, states: Any) -> tuple[Any]:
+        added = added_by(request) if constant is None else constant
+        before = read(request, states)
+        if before is not None:
+            value = combine(before, added)
+        else:
+            value = added if first is None else first(added)
+        write(request, states, value)
+        return (value,)
+
+    return results
+
+
+def one(added: Any) -> list[Any]:
+    """Return a list of one element."""
+    return [added]
+
+
+def appended(elements: list[Any], added: Any) -> list[Any]:
+    """Return a list with one more element."""
+    return [*elements, added]
 
 
 def update(layout: Layout, changed: Callable[[Any, Any], Any], check: ArgumentCheck) -> Results:

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Unpack, overload
+from typing import Any, Required, TypedDict, Unpack, overload
 
 from typing_extensions import TypeVar
 
@@ -15,8 +15,10 @@ from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
 from statekit.kv import operations
-from statekit.kv.annotations import optional
+from statekit.kv.annotations import list_of, optional
+from statekit.kv.answers import entry_class
 from statekit.kv.multi_get import MultiGet
+from statekit.kv.reducing_operations import ReducingOperations
 from statekit.kv.requests import WHOLE, Given, Keys, RequestPart, check_request_parts, getter
 from statekit.kv.sorted_operations import CellOptions, SortedOperations
 from statekit.kv.store_operator import StoreOperator
@@ -27,9 +29,12 @@ from statekit.kv.typed_answers import (
     PutAnswer,
     RecordAnswer,
     RecordAsOfAnswer,
+    StoreChange,
     UpdateAnswer,
     ValueAnswer,
     ValuesAnswer,
+    ValuesAsOfAnswer,
+    VersionsAnswer,
 )
 from statekit.shown import shown
 from statekit.state.options import TTL
@@ -53,7 +58,16 @@ class CompareOptions(CellOptions):
     value: Given
 
 
-class KVStore(SortedOperations[K, V]):
+class VersionOptions(TypedDict, total=False):
+    """Options of `KVStore.versions`, which describes each."""
+
+    key: Required[Keys]
+    start: Given | None
+    end: Given | None
+    name: str | None
+
+
+class KVStore(SortedOperations[K, V], ReducingOperations[K, V]):
     """A key-value store in a job. Its operations are streams, and its values are state.
 
     Add it to a job, then call its operations with streams of that job, any number of times. Each
@@ -171,6 +185,24 @@ class KVStore(SortedOperations[K, V]):
                 f"{store.where} belongs to job {store.job.name!r}: make a store for each job"
             )
         store.job = job
+
+    def changes(self, *, name: str | None = None) -> Stream[StoreChange[K, V]]:
+        """Return the stream of all changes that operations make, in the order of each key.
+
+        A change has `key`, `before` and `value`, which are None for an absent value; `sort` in a
+        sorted store, and `at` with `event_time`. An operation that sets an equal value makes a
+        change, too. A value that expires makes none.
+
+        With this stream, each operation that writes a value also reads it. Declare an operation
+        before it. Other operations may be declared later.
+
+        Parameters:
+            name: of the stream; by default the name of the store and ".changes".
+
+        Raises:
+            StateTypeError: the store has no operations or has such a stream, or the name is taken.
+        """
+        return self._operator.changes(name)
 
     def late(self, answers: Stream[Any]) -> Stream[Any]:
         """Return the late requests of an operation: records with `key`, `at` and its other parts;
@@ -490,15 +522,89 @@ class KVStore(SortedOperations[K, V]):
         return store.got("get_with", stream, parts, as_of, into, name)
 
     @overload
+    def versions(
+        self, stream: Stream[T], *, into: None = ..., **options: Unpack[VersionOptions]
+    ) -> Stream[VersionsAnswer[K, V]]: ...
+    @overload
+    def versions(
+        self, stream: Stream[T], *, into: type[R], **options: Unpack[VersionOptions]
+    ) -> Stream[R]: ...
+    def versions(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        start: Given | None = None,
+        end: Given | None = None,
+        into: Any = None,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Get all values that were there in an interval, for each record. The store has a history.
+
+        Answers have `key`, the bounds, `versions`, and `status`: "complete", or "too old" if values
+        between the bounds may no longer be known. A version has `value`, `valid_from`, which is
+        None if it was there before the store had a history, and `valid_until`, which is None for
+        the present value. Versions are in order of time. Only those of the interval are read.
+
+        Parameters:
+            start: the field, or function, with the begin of the interval; None, or a time before
+                the history, for all values that are kept.
+            end: that with the end, which is left out; None for the time of the request.
+            into: a class for the answers. Its `versions` are a list of records with `value`,
+                `valid_from` and `valid_until`, of any class.
+
+        The other parameters, and the errors, are those of `put`.
+        """
+        store, bound = self._operator, optional(dt.datetime)
+        store.past("versions")
+        parts = store.key_parts(key)
+        parts += [] if start is None else [RequestPart("start", bound, start)]
+        parts += [] if end is None else [RequestPart("end", bound, end)]
+        fields = {"value": store.value, "valid_from": bound, "valid_until": bound}
+        version = entry_class(f"{store.where}.versions", fields, into, field="versions")
+        handle = partial(operations.versions, version=version)
+        results = {"versions": list_of(version), "status": str}
+        of = {"version": version}
+        return store.added("versions", stream, parts, results, handle, into, name, **of)
+
+    @overload
     def multi_get(
-        self, stream: Stream[T], *, keys: Given, into: None = ..., name: str | None = ...
+        self,
+        stream: Stream[T],
+        *,
+        keys: Given,
+        as_of: None = ...,
+        into: None = ...,
+        name: str | None = ...,
     ) -> Stream[ValuesAnswer[V, T]]: ...
     @overload
     def multi_get(
-        self, stream: Stream[T], *, keys: Given, into: type[R], name: str | None = ...
+        self,
+        stream: Stream[T],
+        *,
+        keys: Given,
+        as_of: Given,
+        into: None = ...,
+        name: str | None = ...,
+    ) -> Stream[ValuesAsOfAnswer[V, T]]: ...
+    @overload
+    def multi_get(
+        self,
+        stream: Stream[T],
+        *,
+        keys: Given,
+        as_of: Given | None = ...,
+        into: type[R],
+        name: str | None = ...,
     ) -> Stream[R]: ...
     def multi_get(
-        self, stream: Stream[T], *, keys: Given, into: Any = None, name: str | None = None
+        self,
+        stream: Stream[T],
+        *,
+        keys: Given,
+        as_of: Given | None = None,
+        into: Any = None,
+        name: str | None = None,
     ) -> Stream[Any]:
         """Get the values of several keys for each record. Answers have the `record` and `values`, a
         list in the order of the keys, with None for absent ones.
@@ -508,6 +614,7 @@ class KVStore(SortedOperations[K, V]):
         Parameters:
             keys: the field with a list of keys, or a function of a record that returns one. Keys
                 of several parts are tuples.
+            as_of: as for `get`. Answers also have `as_of`, and `statuses` in the order of the keys.
 
         The other parameters, and the errors, are those of `put`.
         """
@@ -518,10 +625,14 @@ class KVStore(SortedOperations[K, V]):
             )
         name = store.named("multi_get", stream, name)
         store.check_keys(stream, keys)
-        times = {} if store.event_time is None else {"at": store.event_time}
+        times: dict[str, Given] = {} if store.event_time is None else {"at": store.event_time}
+        handle: operations.OfLayout = operations.get_one_of_many
+        results: dict[str, Any] = {"value": optional(store.value)}
+        if as_of is not None:
+            store.past("as_of=")
+            times["as_of"] = as_of
+            handle, results["status"] = operations.get_one_of_many_as_of, str
         assembly = MultiGet(name, stream, store.keys, optional(store.value), times)
-        handle = operations.get_one_of_many
-        results = {"value": optional(store.value)}
         with store.undone_if_refused():
             requests = assembly.requests(getter(stream, keys))
             found = store.declared("multi_get", assembly.found, requests, results, handle, None)

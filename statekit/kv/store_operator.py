@@ -16,11 +16,12 @@ from statekit.functions.process import Process, process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
 from statekit.kv import operations
-from statekit.kv.annotations import iterator_of, list_of, one_of, optional, type_text
+from statekit.kv.annotations import iterator_of, list_of, named_class, one_of, optional, type_text
 from statekit.kv.answers import AnswerClass
-from statekit.kv.layouts import Layout, OneValue, SortedValues, ValueWithPast
+from statekit.kv.layouts import Layout, OneValue, Respond, SortedValues, ValueWithPast
 from statekit.kv.multi_get import MultiGet
 from statekit.kv.operations import OfLayout
+from statekit.kv.recorded_changes import RecordedLayout
 from statekit.kv.requests import (
     WHOLE,
     ArgumentCheck,
@@ -66,11 +67,13 @@ class StoredOperations(NamedTuple):
 
     Parameters:
         history: lifetime of replaced values; None without a history.
+        change: the class of changes; None if the store does not emit them.
         of: the kind, the arguments and the class of answers of each operation, by the class of its
             requests.
     """
 
     history: dt.timedelta | None
+    change: Any
     of: Mapping[type, tuple[str, Mapping[str, Any], Any]]
 
 
@@ -120,6 +123,8 @@ class StoreOperator:
         self.operations: dict[str, Operation] = {}
         self.assemblies: dict[str, MultiGet] = {}
         self.job: Job | None = None
+        self.change: Any = None
+        """The class of changes; None if the store does not emit them."""
         self.all_answers: Stream[Any] | None = None
         """The answers of all operations so far; None before the first one."""
 
@@ -250,10 +255,7 @@ class StoreOperator:
         results: dict[str, Any] = {"value": optional(self.value)}
         if as_of is None:
             return self.added(kind, stream, parts, results, operations.get, into, name)
-        if not isinstance(self.layout, ValueWithPast):
-            raise StateTypeError(
-                f"{self.where}: as_of= needs values of the past: declare the store with history="
-            )
+        self.past("as_of=")
         parts = [*parts, RequestPart("as_of", dt.datetime, as_of)]
         results["status"] = str
         return self.added(kind, stream, parts, results, operations.get_as_of, into, name)
@@ -299,11 +301,29 @@ class StoreOperator:
         # Buffered requests belong to an operation by the name of their class, which has the kind.
         suffix = "requests" if name is None else f"{kind}.requests"
         name = self.named(kind, stream, name)
+        self._check_one_key(kind, stream, parts)
         if self.event_time is not None:
             parts = [*parts, RequestPart("at", dt.datetime, self.event_time)]
         with self.undone_if_refused():
             requests = requests_of(stream, f"{name}.{suffix}", parts)
             return self.declared(kind, name, requests, results, handle, into, arguments)
+
+    def _check_one_key(self, kind: str, stream: Stream[Any], parts: list[RequestPart]) -> None:
+        """Refuse a field with several keys as the key of an operation."""
+        record_class: Any = stream.record_class
+        fields = {} if record_class is dict else typing.get_type_hints(record_class)
+        for part in parts:
+            of = fields.get(part.given) if isinstance(part.given, str) else None
+            is_several = typing.get_origin(of) in (list, set, frozenset, tuple) and of != part.type
+            if part.name in self.keys and is_several:
+                field = f"{record_class.__name__}.{part.given}"
+                raise StateTypeError(
+                    f"{self.where}: {kind} is for one key, and {field} "
+                    f"is {type_text(of)}. Several keys may be on several shards, which do not wait "
+                    "for each other, so that no condition over them is checked and no change of "
+                    "them is made at once. Read them with multi_get, divide the record with "
+                    "flat_map, or give values that change together one key and use update"
+                )
 
     def declared(
         self,
@@ -331,6 +351,8 @@ class StoreOperator:
                 "class, and a store has answers of several: use a NamedTuple or a dataclass"
             )
         classes = {each.answer.__name__: name for name, each in self.operations.items()}
+        if self.change is not None:
+            classes[self.change.__name__] = "changes()"
         if twice := classes.get(answer.cls.__name__):
             raise StateTypeError(
                 f"{self.where}: the answers of {name} and {twice} would have one class, or "
@@ -347,34 +369,86 @@ class StoreOperator:
         """Restore the job and the store if the declaration of an operation raises an error."""
         assert self.job is not None
         job, operations, answers = self.job, self.operations, self.all_answers
+        change = self.change
         operators, transforms = [*job.operators], [*job.transforms]
         try:
             yield
         except Exception:
-            self.operations, self.all_answers = operations, answers
+            self.operations, self.all_answers, self.change = operations, answers, change
             job.operators, job.transforms = operators, transforms
             raise
 
     def _stream(self) -> Stream[Any]:
         """Declare the operator with all operations, and return the stream of all answers."""
         every = self.operations.values()
-        layout = self.layout
-        handled = layout.function(
-            {each.request: each.into.of_results(each.results(layout)) for each in every}
-        )
+        handled = self.layout.function(self._respond())
         handled.__name__ = self.name
         handled.__annotations__["request"] = one_of(each.request for each in every)
-        handled.__annotations__["return"] = iterator_of(one_of(each.answer for each in every))
+        emitted = [each.answer for each in every] + ([self.change] if self.change else [])
+        handled.__annotations__["return"] = iterator_of(one_of(emitted))
         declared = process(key=tuple(self.keys), migrate=self.migrate, **self.times)(handled)
         history = self.layout.history if isinstance(self.layout, ValueWithPast) else None
         made_of = StoredOperations(
-            history, {each.request: (each.kind, each.arguments, each.answer) for each in every}
+            history,
+            self.change,
+            {each.request: (each.kind, each.arguments, each.answer) for each in every},
         )
         traits = replace(declared.traits, made_of=made_of, options_of=_OPTIONS_OF)
         declared = declared.with_traits(traits)
         first, *others = [each.requests for each in every]
         everything = first.union(*others) if others else first
         return everything.process(declared, name=self.name, replace=True)
+
+    def _respond(self) -> Respond:
+        """Return the function that handles requests, and returns what the store emits for each."""
+        every = self.operations.values()
+        if self.change is None:
+            handlers = {
+                each.request: each.into.of_results(each.results(self.layout)) for each in every
+            }
+            return lambda request, states: (handlers[type(request)](request, states),)
+        parts = set(typing.get_type_hints(self.change)) - {"before", "value"}
+        layout = RecordedLayout(self.layout, self.change, tuple(sorted(parts)))
+        of_changes = {
+            each.request: each.into.of_results(
+                each.results(layout if each.kind in operations.MUTATIONS else self.layout)
+            )
+            for each in every
+        }
+
+        def respond(request: Any, states: Any) -> tuple[Any, ...]:
+            layout.begin()
+            return of_changes[type(request)](request, states), *layout.taken()
+
+        return respond
+
+    def changes(self, name: str | None) -> Stream[Any]:
+        """Declare the stream of changes. See `KVStore.changes`."""
+        if self.job is None or self.all_answers is None:
+            raise StateTypeError(
+                f"{self.where}: changes() needs operations: declare them first, as in "
+                "store.put(stream, key=...)"
+            )
+        name = self.job.free_name("stream", name or f"{self.name}.changes")
+        if self.change is not None:
+            raise StateTypeError(
+                f"{self.where} has a stream of its changes: use what changes() returned"
+            )
+        sort = {} if self.sort is None else {"sort": self.sort}
+        at = {} if self.event_time is None else {"at": dt.datetime}
+        values = dict.fromkeys(["before", "value"], optional(self.value))
+        with self.undone_if_refused():
+            self.change = named_class(name, {**self.keys, **sort, **at, **values})
+            self.all_answers = self._stream()
+            return self.all_answers.of(self.change, name=name)
+
+    def past(self, kind: str) -> ValueWithPast:
+        """Return the layout of a store with a history."""
+        if not isinstance(self.layout, ValueWithPast):
+            raise StateTypeError(
+                f"{self.where}: {kind} needs values of the past: declare the store with history="
+            )
+        return self.layout
 
 
 def _key_parts(key: Any) -> dict[str, Any]:

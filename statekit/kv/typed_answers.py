@@ -163,3 +163,51 @@ class RemovedAnswer(KeyAnswer[K_co], Protocol[K_co]):
     @property
     def removed(self) -> int:
         """The number of removed entries."""
+
+
+class ValuesAsOfAnswer(ValuesAnswer[V_co, T_co], Protocol[V_co, T_co]):
+    """The answer of `multi_get` with `as_of=`."""
+
+    @property
+    def as_of(self) -> dt.datetime:
+        """The time of the values."""
+
+    @property
+    def statuses(self) -> Sequence[str]:
+        """The status of each value, as for `get`."""
+
+
+class ValueVersion(Protocol[V_co]):
+    """A value with the interval in which it was there."""
+
+    @property
+    def value(self) -> V_co:
+        """The value."""
+
+    @property
+    def valid_from(self) -> dt.datetime | None:
+        """None if it was there before the store had a history."""
+
+    @property
+    def valid_until(self) -> dt.datetime | None:
+        """None for the present value."""
+
+
+class VersionsAnswer(KeyAnswer[K_co], Protocol[K_co, V_co]):
+    """The answer of `versions`. It also has the bounds of the request, as `start` and `end`."""
+
+    @property
+    def versions(self) -> Sequence[ValueVersion[V_co]]:
+        """The values in order of time."""
+
+    @property
+    def status(self) -> str:
+        """ "complete" or "too old"."""
+
+
+class StoreChange(ValueAnswer[K_co, V_co], Protocol[K_co, V_co]):
+    """A change of a value. In a sorted store it also has `sort`."""
+
+    @property
+    def before(self) -> V_co | None:
+        """The value before; None if it was absent."""

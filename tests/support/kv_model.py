@@ -23,8 +23,12 @@ KINDS = [
     "put_if_absent",
     "compare_and_set",
     "exists",
+    "reduce",
 ]
 """All operations on single values."""
+
+PAST_KINDS = ["get_as_of", "multi_get_as_of", "versions", "versions_since", "versions_until"]
+"""The operations of a store with a history."""
 
 RANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "scan_all": ("scan", {}),
@@ -78,6 +82,7 @@ class Op(NamedTuple):
     expected: int | None = None
     keys: list[str] = []  # noqa: RUF012  a NamedTuple
     as_of: dt.datetime = START
+    until: dt.datetime | None = None
     place: int = 0
     low: int | None = None
     high: int | None = None
@@ -103,6 +108,7 @@ def ops(seconds: int) -> st.SearchStrategy[Op]:
         expected=st.none() | st.integers(0, 3),
         keys=st.lists(st.sampled_from(KEYS), max_size=3),
         as_of=st.integers(1, seconds).map(at),
+        until=st.none() | st.integers(1, seconds).map(at),
         place=PLACES,
         low=st.none() | PLACES,
         high=st.none() | PLACES,
@@ -123,11 +129,16 @@ def changed(value: Any, op: Op, make: Callable[[int], Any]) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def store_job(
-    kinds: tuple[str, ...], value: Any, key_groups: int | None = None, **options: Any
+    kinds: tuple[str, ...],
+    value: Any,
+    key_groups: int | None = None,
+    changes: bool = False,
+    **options: Any,
 ) -> sk.Job:
     """A job with an operation of each of these kinds, declared in this order.
 
-    Each has a source and a sink of its name, and with event time a sink "late.…".
+    Each has a source and a sink of its name, and with event time a sink "late.…". With `changes`
+    there is a sink of all changes.
     """
     job = sk.Job("store", key_groups=key_groups)
     store = job.add(sk.KVStore("kv", key=str, value=value, **options))
@@ -139,6 +150,8 @@ def store_job(
         answers.sink(kind)
         if "event_time" in options:
             store.late(answers).sink(f"late.{kind}")
+    if changes:
+        store.changes().sink("changes")
     return job
 
 
@@ -153,23 +166,43 @@ def _declared(
     def expected(op: Op) -> Any:
         return None if op.expected is None else value(op.expected)
 
-    if kind == "multi_get":
-        return store.multi_get(stream, keys="keys")  # type: ignore[no-any-return]
+    if kind in ("multi_get", "multi_get_as_of"):
+        past = {"as_of": "as_of"} if kind == "multi_get_as_of" else {}
+        return store.multi_get(stream, keys="keys", **past)  # type: ignore[no-any-return]
+    if kind.startswith("versions"):
+        return store.versions(stream, key="key", **VERSIONS[kind])  # type: ignore[no-any-return]
     if kind in RANGES:
         method, given = RANGES[kind]
         return getattr(store, method)(stream, key="key", **given)  # type: ignore[no-any-return]
     options: dict[str, Any] = {"key": "key"} | ({"sort": "place"} if is_sorted else {})
-    if kind in ("put", "put_if_absent"):
+    if kind in ("put", "put_if_absent", "reduce"):
         options["value"] = new
     if kind == "compare_and_set":
         options |= {"expected": expected, "value": new}
     if kind == "get_as_of":
         kind, options["as_of"] = "get", "as_of"
+    if kind == "reduce":
+        return store.reduce(stream, max, **options)  # type: ignore[no-any-return]
     if kind == "update":
         return store.update(  # type: ignore[no-any-return]
             stream, lambda held, op: changed(held, op, value), **options
         )
     return getattr(store, kind)(stream, **options)  # type: ignore[no-any-return]
+
+
+VERSIONS: dict[str, dict[str, Any]] = {
+    "versions": {},
+    "versions_since": {"start": "as_of"},
+    "versions_until": {"start": "as_of", "end": lambda op: op.until},
+}
+"""The bounds of the intervals of `versions`."""
+
+VERSION_BOUNDS: dict[str, Callable[[Op], tuple[Any, ...]]] = {
+    "versions": lambda op: (),
+    "versions_since": lambda op: (op.as_of,),
+    "versions_until": lambda op: (op.as_of, op.until),
+}
+"""The same of an operation."""
 
 
 def plain(value: Any) -> Any:
@@ -189,10 +222,12 @@ class StoreModel:
 
     Parameters:
         is_sorted: whether keys have an ordered part.
+        has_changes: whether there is a sink of all changes.
     """
 
-    def __init__(self, is_sorted: bool = False) -> None:
-        self.is_sorted = is_sorted
+    def __init__(self, is_sorted: bool = False, has_changes: bool = False) -> None:
+        self.is_sorted, self.has_changes = is_sorted, has_changes
+        self.changes: list[Answer] = []
         self.values: dict[tuple[Any, ...], Held] = {}
 
     def cell(self, op: Op) -> tuple[Any, ...]:
@@ -201,12 +236,15 @@ class StoreModel:
 
     def parts(self, kind: str, op: Op) -> tuple[Any, ...]:
         """Return the parts of the request of an operation, without the time."""
-        if kind == "multi_get":
+        if kind.startswith("multi_get"):
             return (op,)
+        if kind.startswith("versions"):
+            return op.key, *VERSION_BOUNDS[kind](op)
         if kind in RANGES:
             return op.key, *(_part(op, given) for given in _given(RANGES[kind][1]).values())
         own: dict[str, tuple[Any, ...]] = {
             "put": (Held(op.amount),),
+            "reduce": (Held(op.amount),),
             "get_as_of": (op.as_of,),
             **dict.fromkeys(["get", "remove", "exists"], ()),
         }
@@ -231,6 +269,10 @@ class StoreModel:
                 return (before,)
             case "multi_get":
                 return ([self.values.get((key,)) for key in op.keys],)
+            case "reduce":
+                most = new if before is None else max(before, new)
+                self.write(op, self.cell(op), most)
+                return (most,)
             case "update":
                 after = changed(before, op, Held)
                 self.write(op, self.cell(op), after)
@@ -297,12 +339,25 @@ class StoreModel:
 
     def handle(self, kind: str, op: Op) -> Answer:
         """Carry out an operation, and return its answer."""
-        return *self.parts(kind, op), *self.results(kind, op)
+        return *self.parts(kind, op), *self.time(op), *self.results(kind, op)
 
     def write(self, op: Op, cell: tuple[Any, ...], value: Held | None) -> None:
-        self.values.pop(cell, None)
+        before = self.values.pop(cell, None)
         if value is not None:
             self.values[cell] = value
+        if before is not None or value is not None:
+            self.changes.append(plain((*cell, *self.time(op), before, value)))
+
+    def time(self, op: Op) -> tuple[Any, ...]:
+        """Return the time of an operation in an answer."""
+        return ()
+
+    def with_changes(self, found: dict[str, list[Answer]]) -> dict[str, list[Answer]]:
+        """Return the answers of an epoch, and its changes."""
+        if self.has_changes:
+            found["changes"] = self.changes
+        self.changes = []
+        return found
 
     def removed(self, kind: str) -> None:
         """Remove an operation: the model of a store without time has nothing of it."""
@@ -311,9 +366,9 @@ class StoreModel:
         self, kinds: Sequence[str], given: Mapping[str, Sequence[Op]]
     ) -> dict[str, list[Answer]]:
         """Carry out the operations of an epoch in the order of their declaration."""
-        return {
-            kind: [plain(self.handle(kind, op)) for op in given.get(kind, ())] for kind in kinds
-        }
+        return self.with_changes(
+            {kind: [plain(self.handle(kind, op)) for op in given.get(kind, ())] for kind in kinds}
+        )
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -335,11 +390,13 @@ class TimedModel(StoreModel):
     Parameters:
         lateness: in seconds.
         history: in seconds.
-        is_sorted: as for `StoreModel`.
+        is_sorted, has_changes: as for `StoreModel`.
     """
 
-    def __init__(self, lateness: int, history: int = 0, is_sorted: bool = False) -> None:
-        super().__init__(is_sorted)
+    def __init__(
+        self, lateness: int, history: int = 0, is_sorted: bool = False, has_changes: bool = False
+    ) -> None:
+        super().__init__(is_sorted, has_changes)
         self.lateness = dt.timedelta(seconds=lateness)
         self.history = dt.timedelta(seconds=history)
         self.versions: dict[tuple[Any, ...], list[tuple[dt.datetime, Held | None]]]
@@ -348,22 +405,48 @@ class TimedModel(StoreModel):
         self.largest: dict[str, dt.datetime] = {}
         self.waiting: list[tuple[str, Op]] = []
 
+    def time(self, op: Op) -> tuple[Any, ...]:
+        return (op.at,)
+
     def handle(self, kind: str, op: Op) -> Answer:
-        return *self.parts(kind, op), op.at, *self.results(kind, op)
+        if kind == "multi_get_as_of":
+            return op, op.at, op.as_of, *self.results(kind, op)
+        return super().handle(kind, op)
 
     def results(self, kind: str, op: Op) -> tuple[Any, ...]:
-        return self.read_at(op) if kind == "get_as_of" else super().results(kind, op)
+        if kind == "get_as_of":
+            return self.read_at(op, op.key)
+        if kind == "multi_get_as_of":
+            found = [self.read_at(op, key) for key in op.keys]
+            return [value for value, _ in found], [status for _, status in found]
+        if kind.startswith("versions"):
+            return self.read_versions(op, *VERSION_BOUNDS[kind](op))
+        return super().results(kind, op)
+
+    def read_versions(self, op: Op, start: Any = None, end: Any = None) -> tuple[Any, ...]:
+        last_of_time = dict(self.versions[self.cell(op)])
+        times = sorted(last_of_time)
+        found = [
+            (last_of_time[since], since, until)
+            for since, until in zip(times, [*times[1:], None], strict=True)
+            if last_of_time[since] is not None
+            and (until is None or op.at - until < self.history)
+            and (until is None or start is None or until > start)
+            and (end is None or since < end)
+        ]
+        is_too_old = start is not None and op.at - start > self.history
+        return found, "too old" if is_too_old else "complete"
 
     def write(self, op: Op, cell: tuple[Any, ...], value: Held | None) -> None:
         super().write(op, cell, value)
         self.versions[cell].append((op.at, value))
 
-    def read_at(self, op: Op) -> tuple[Held | None, str]:
+    def read_at(self, op: Op, key: str) -> tuple[Held | None, str]:
         if op.as_of > op.at:
             return None, "not yet"
         if op.at - op.as_of > self.history:
             return None, "too old"
-        known = [value for since, value in self.versions[self.cell(op)] if since <= op.as_of]
+        known = [value for since, value in self.versions[key,] if since <= op.as_of]
         value = known[-1] if known else None
         return value, "absent" if value is None else "found"
 
@@ -378,13 +461,14 @@ class TimedModel(StoreModel):
         for kind in kinds:
             for op in given.get(kind, ()):
                 if op.at <= self.watermark:
-                    late = op if kind == "multi_get" else (*self.parts(kind, op), op.at)
+                    is_whole = kind.startswith("multi_get")
+                    late = op if is_whole else (*self.parts(kind, op), op.at)
                     found[f"late.{kind}"].append(plain(late))
                     continue
                 self.waiting.append((kind, op))
                 self.largest[kind] = max(op.at, self.largest.get(kind, op.at))
         self.answer(found, kinds, self.watermark)
-        return found
+        return self.with_changes(found)
 
     def removed(self, kind: str) -> None:
         """Remove an operation. It would come back as a new input."""
@@ -394,7 +478,7 @@ class TimedModel(StoreModel):
         """Return the answers once event time has ended."""
         found: dict[str, list[Answer]] = {name: [] for kind in kinds for name in _sinks(kind)}
         self.answer(found, kinds, dt.datetime.max.replace(tzinfo=dt.UTC))
-        return found
+        return self.with_changes(found)
 
     def answer(
         self, found: dict[str, list[Answer]], kinds: Sequence[str], until: dt.datetime

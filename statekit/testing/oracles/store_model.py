@@ -18,7 +18,11 @@ _RESULTS: Mapping[str, tuple[str, ...]] = {
     "remove": ("value",),
     "get": ("value", "status"),
     "get_with": ("value", "status"),
-    "multi_get": ("value",),
+    "multi_get": ("value", "status"),
+    "versions": ("versions", "status"),
+    "increment": ("value",),
+    "append": ("value",),
+    "reduce": ("value",),
     "update": ("before", "value"),
     "put_if_absent": ("won", "value"),
     "compare_and_set": ("won", "value"),
@@ -55,9 +59,18 @@ class StoreModel(KeyModel):
 
     def _answer(self, request: Any) -> list[Any]:
         kind, arguments, cls = self._declared.of[type(request)]
+        self._changes: list[Any] = []
         results = self._results(kind, arguments, request)
         found = request._asdict() | dict(zip(_RESULTS[kind], results, strict=False))
-        return [cls(**{name: found[name] for name in typing.get_type_hints(cls)})]
+        answer = cls(**{name: found[name] for name in typing.get_type_hints(cls)})
+        return [answer, *self._changes]
+
+    def _changed(self, request: Any, before: Any, value: Any, **given: Any) -> None:
+        """Note a change of a value, if the store emits changes."""
+        cls = self._declared.change
+        if cls is not None and not (before is None and value is None):
+            found = request._asdict() | given | {"before": before, "value": copy.deepcopy(value)}
+            self._changes.append(cls(**{name: found[name] for name in typing.get_type_hints(cls)}))
 
     def _results(self, kind: str, declared: Mapping[str, Any], request: Any) -> tuple[Any, ...]:
         """Handle a request, and return its results.
@@ -74,7 +87,12 @@ class StoreModel(KeyModel):
             case "exists":
                 return (self._get(request) is not None,)
             case "multi_get":
-                return (None if request.position < 0 else self._get(request),)
+                is_past = hasattr(request, "as_of")
+                if request.position < 0:
+                    return None, "absent"
+                return self._got_as_of(request) if is_past else (self._get(request),)
+            case "versions":
+                return self._versions(declared["version"], request)
             case "get" | "get_with" if hasattr(request, "as_of"):
                 return self._got_as_of(request)
             case "get" | "get_with":
@@ -88,6 +106,13 @@ class StoreModel(KeyModel):
                 new = declared["changed"](copy.deepcopy(held), request.record)
                 self._set(request, new)
                 return held, new
+            case "increment" | "append" | "reduce":
+                added = getattr(request, "by" if kind == "increment" else "added", None)
+                added = added if declared["constant"] is None else declared["constant"]
+                first = added if declared["first"] is None else declared["first"](added)
+                new = first if held is None else declared["combine"](copy.deepcopy(held), added)
+                self._set(request, new)
+                return (new,)
             case "put_if_absent":
                 wins = held is None
             case _:
@@ -104,6 +129,7 @@ class StoreModel(KeyModel):
 
     def _set(self, request: Any, value: Any) -> None:
         """Set the value that a request names; None removes it."""
+        self._changed(request, self._get(request), value)
         if hasattr(request, "sort"):
             if value is None:
                 self._cells.pop(request.sort, None)
@@ -128,12 +154,30 @@ class StoreModel(KeyModel):
         value = copy.deepcopy(known[-1]) if known else None
         return value, "absent" if value is None else "found"
 
+    def _versions(self, version: Any, request: Any) -> tuple[list[Any], str]:
+        """Return the values that were there in an interval."""
+        history = self._declared.history
+        assert history is not None
+        start, end = getattr(request, "start", None), getattr(request, "end", None)
+        is_too_old = start is not None and request.at - start > history
+        last_of_time = dict(self._past)
+        times = sorted(last_of_time)
+        found = [
+            version(copy.deepcopy(last_of_time[since]), since, until)
+            for since, until in zip(times, [*times[1:], None], strict=True)
+            if last_of_time[since] is not None
+            and (until is None or request.at - until < history)
+            and (until is None or start is None or until > start)
+            and (end is None or since < end)
+        ]
+        return found, "too old" if is_too_old else "complete"
+
     def _of_range(self, kind: str, declared: Mapping[str, Any], request: Any) -> tuple[Any, ...]:
         """Handle a request for a range, and return its results."""
         match kind:
             case "trim":
                 found = list(self._cells.scan(reverse=True))
-                return (self._removed(found[declared["keep"].of(request) :]),)
+                return (self._removed(request, found[declared["keep"].of(request) :]),)
             case "scan" | "multi_scan":
                 return self._scanned(kind, declared["of"], request)
         found = list(self._cells.scan(**declared["selected"].of(request)))
@@ -141,13 +185,14 @@ class StoreModel(KeyModel):
             case "count":
                 return (len(found),)
             case "remove_range":
-                return (self._removed(found),)
+                return (self._removed(request, found),)
         first, last = (found[0], found[-1]) if found else [(None, None)] * 2
         return first if kind == "first" else last
 
-    def _removed(self, entries: Sequence[tuple[Any, Any]]) -> int:
-        for sort, _ in entries:
+    def _removed(self, request: Any, entries: Sequence[tuple[Any, Any]]) -> int:
+        for sort, value in entries:
             del self._cells[sort]
+            self._changed(request, value, None, sort=sort)
         return len(entries)
 
     def _scanned(self, kind: str, of: Scan, request: Any) -> tuple[Any, ...]:

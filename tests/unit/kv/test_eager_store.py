@@ -31,7 +31,7 @@ class EagerStore(RuleBasedStateMachine):
         kinds = data.draw(st.permutations(self.kinds))
         declared = data.draw(st.integers(1, len(kinds)))
         self.missing = kinds[declared:]
-        model = StoreModel(is_sorted="sort" in self.options)
+        model = StoreModel("sort" in self.options, has_changes=data.draw(st.booleans()))
         self.run = StoreRun(kinds[:declared], model, parallelism, key_groups, **self.options)
 
     def given(self, operations: list[Any]) -> Given:
@@ -77,7 +77,7 @@ def test_a_store_answers_as_a_dict_does_whatever_epochs_restarts_and_crashes_the
 
 
 def test_a_sorted_store_answers_as_a_dict_of_sorted_items_does() -> None:
-    histories(3, EagerSortedStore)
+    histories(2, EagerSortedStore)
 
 
 @pytest.mark.slow

@@ -31,9 +31,19 @@ from statekit.working_copy.copies import MemoryCopies
 from tests.support.effort import SOAK
 from tests.support.instants import after, at
 from tests.support.kv_job_runs import Given, StoreRun, given_to, operations_of
-from tests.support.kv_model import KINDS, SORTED_KINDS, Held, Op, TimedModel, ops, plain, store_job
+from tests.support.kv_model import (
+    KINDS,
+    PAST_KINDS,
+    SORTED_KINDS,
+    Held,
+    Op,
+    TimedModel,
+    ops,
+    plain,
+    store_job,
+)
 
-ALL_KINDS = [*KINDS, "get_as_of"]
+ALL_KINDS = [*KINDS, *PAST_KINDS]
 LATENESS, HISTORY, SPAN = 4, 6, 20
 """In seconds: how late operations may be, how long values are kept, and the times of operations."""
 
@@ -51,12 +61,15 @@ class OrderedStore(RuleBasedStateMachine):
     @initialize(data=st.data(), parallelism=st.integers(1, 4))
     def start(self, data: st.DataObject, parallelism: int) -> None:
         kinds = data.draw(st.permutations(self.kinds))
-        self.begin(kinds, data.draw(st.integers(1, len(kinds))), parallelism)
+        declared, changes = data.draw(st.integers(1, len(kinds))), data.draw(st.booleans())
+        self.begin(kinds, declared, parallelism, changes)
 
-    def begin(self, kinds: list[str], declared: int, parallelism: int) -> None:
+    def begin(
+        self, kinds: list[str], declared: int, parallelism: int, changes: bool = False
+    ) -> None:
         self.missing = kinds[declared:]
         self.passed = 0
-        model = TimedModel(LATENESS, HISTORY, is_sorted="sort" in self.options)
+        model = TimedModel(LATENESS, HISTORY, "sort" in self.options, changes)
         options: dict[str, Any] = {"lateness": after(LATENESS), **self.options}
         self.run = StoreRun(kinds[:declared], model, parallelism, 16, event_time="at", **options)
 
@@ -145,12 +158,8 @@ def test_an_operation_that_is_declared_again_before_an_epoch_is_no_new_input() -
     store.teardown()
 
 
-def test_a_sorted_store_in_event_time_answers_as_a_model_of_sorted_items() -> None:
-    histories(2, OrderedSortedStore)
-
-
 @pytest.mark.slow
-def test_a_sorted_store_does_so_in_many_more_histories() -> None:
+def test_a_sorted_store_in_event_time_answers_as_a_model_of_sorted_items() -> None:
     histories(10_000 if SOAK else 20, OrderedSortedStore)
 
 

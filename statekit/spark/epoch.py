@@ -39,6 +39,7 @@ from statekit.spark.frames.columns import quoted
 from statekit.spark.frames.combined_frames import Combines
 from statekit.spark.frames.epoch_streams import EpochStreams, Transforms
 from statekit.spark.frames.key_columns import PassOptions
+from statekit.spark.frames.narrow_rows import are_narrow, set_no_byte_limit
 from statekit.spark.frames.placement import Placement
 from statekit.spark.frames.plan import (
     FirstInput,
@@ -108,6 +109,8 @@ class EpochRunner:
         self._strayed: set[str] = set()
         self._unsorted: set[str] = set()
         self._plans_again = all(map(_reads_once, outputs.values()))
+        # Users' functions may give wide rows of their own to workers.
+        self._is_narrow = self._plans_again and not self._first_inputs and are_narrow(job)
         self._passes = self._new_passes()
         self._inputs: Mapping[str, DataFrame] = {}
         self._is_small: Callable[[], bool] = lambda: False
@@ -159,6 +162,9 @@ class EpochRunner:
             # Users' functions keep adaptive planning: they may join the frames.
             read[0].sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
             self._plans_again = False
+        if self._is_narrow and (batch is not None or offsets is not None):
+            set_no_byte_limit(read[0].sparkSession)  # the stream's own, or that of the sources
+            self._is_narrow = False
         while True:
             self._coordinator.begin(what=what, offsets=offsets)
             self._reporter = self._reports.begin()

@@ -38,6 +38,7 @@ from statekit.job.windows.field_aggregates import (
 )
 from statekit.job.windows.window_kind import Window
 from statekit.job.windows.window_operator import Windowing
+from statekit.job.windows.window_options import WindowOptions
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records, records_of
 from statekit.shown import shown
@@ -569,11 +570,20 @@ class Stream(Generic[T]):
         [('a', '12:00', 2, 12)]
         """
         record = self.single_type("window")
-        options: dict[str, Any] = {"lateness": lateness, "allowed_lateness": allowed_lateness}
-        options |= {"key": key, "event_time": event_time, "emit": emit, "ordered": ordered}
-        options |= {"renamed": renamed, "combines": len(self._names) == 1}
-        options |= {"early": early, "early_clock": early_clock, "clock": clock}
-        return Windowed(self, Windowing(record, window, **options))
+        options = WindowOptions(
+            key=key,
+            event_time=event_time,
+            lateness=lateness,
+            allowed_lateness=allowed_lateness,
+            emit=emit,
+            ordered=ordered,
+            early=early,
+            early_clock=early_clock,
+            clock=clock,
+            combines=len(self._names) == 1,
+            renamed=renamed,
+        )
+        return Windowed(self, Windowing(record, window, options))
 
     def aggregate(
         self,

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import statekit as sk
 from statekit.errors import ProcessError
 from statekit.job.windows.window_operator import Windowing
+from statekit.job.windows.window_options import WindowOptions
 from statekit.records.panes import Panes, SlidingPanes
 from statekit.records.partial_aggregate import PartialAggregate
 from statekit.records.preaggregate import Combiner
@@ -249,7 +250,7 @@ def test_integers_for_a_field_of_floats_are_left_to_arrow(spark: SparkSession) -
 
 def test_sessions_and_records_that_a_class_completes_are_left_to_arrow(spark: SparkSession) -> None:
     options: Any = {"key": "number", "event_time": "at"}
-    sessions = Windowing(RECORD, sk.session("10 s"), **options).operator(
+    sessions = Windowing(RECORD, sk.session("10 s"), WindowOptions(**options)).operator(
         {"count": sk.Count()}, None
     )
     df = frame(spark, with_totals(1)).select("number", "at")

@@ -6,8 +6,8 @@ From what a user declares to what a shard does:
   its rows and columns: `window_kind` says what a kind is. `calendar_grid` computes the boundaries
   of calendar windows with the clocks of `zone_clock`. `field_aggregates` has the aggregates.
   What an aggregate keeps of records of one type is its `accumulation`.
-- `window_operator` makes the operator of windows, and `per_key` beside this folder that of
-  aggregates by key. Both are described as an `AggregatedResult`, for models.
+- `window_operator` makes the operator of windows from their `window_options`, and `per_key` beside
+  this folder that of aggregates by key. Both are described as an `AggregatedResult`, for models.
 - `window_values` joins the aggregates of a window into the value of one row. `elements` has the
   elements of those that collect.
 - `open_windows` says what the windows of a key are as rows, with their timers, and `key_windows`

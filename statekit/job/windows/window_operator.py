@@ -4,129 +4,32 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
-from statekit.checkpoint.job_file import Clock
 from statekit.functions.context import Context
-from statekit.functions.process import NOTHING_RENAMED, Process, Traits
+from statekit.functions.process import Process, Traits
 from statekit.functions.signature import declare
 from statekit.job.windows.aggregated_result import AggregatedResult, check_aggregates
-from statekit.job.windows.early_results import IS_FINAL, EarlyTimes, EarlyWindows
+from statekit.job.windows.early_results import IS_FINAL, EarlyWindows
 from statekit.job.windows.elements import element_hints
 from statekit.job.windows.field_aggregates import FieldAggregate
-from statekit.job.windows.instants import window_duration
 from statekit.job.windows.key_windows import KeyWindows
 from statekit.job.windows.open_windows import Deadlines, WindowRows
 from statekit.job.windows.window_columns import WindowColumns
 from statekit.job.windows.window_kind import Window
+from statekit.job.windows.window_options import WindowOptions
 from statekit.job.windows.window_values import WindowValues
 from statekit.records.partial_aggregate import absent_or_none
 from statekit.records.preaggregate import Combiner, has_columns
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import Make, ResultRecords, WithoutKey, WithoutTimes
-from statekit.shown import shown
 from statekit.state.map_state import MapState
 from statekit.state.timers import Timer
-from statekit.timestamp import LATENESS_MAX, lateness_to_micros, timedelta_to_micros
+from statekit.timestamp import timedelta_to_micros
 
 _ZERO = dt.timedelta(0)
 _MAP: Any = MapState  # as values, to be subscripted with types that are known at run time
 _ITERATOR: Any = Iterator
-
-
-def _check_options(results: ResultRecords, window: Any, emit: Any) -> None:
-    if not isinstance(window, Window):
-        raise results.error(
-            f'{shown(window)} is no window: give tumbling("1 hour"), '
-            'sliding("1 hour", "5 minutes"), session("30 minutes") or count_windows(100)'
-        )
-    if emit not in ("close", "change"):
-        raise results.error(f'emit={shown(emit)}: use "close" or "change"')
-
-
-def _check_clock(
-    results: ResultRecords, window: Window, clock: Any, event_time: str | None, **others: bool
-) -> None:
-    """Check the clock of windows.
-
-    Parameters:
-        others: whether options are given that belong to event time, by name.
-    """
-    if clock not in ("event", "processing"):
-        raise results.error(f'clock={shown(clock)}: use "event" or "processing"')
-    if clock == "event":
-        return
-    if not window.has_times:
-        raise results.error(f"clock= is for windows of time, and {window} have none: leave it out")
-    if given := [name for name, is_given in others.items() if is_given]:
-        raise results.error(
-            f'{given[0]}= is about event time, and clock="processing" has none: leave it out'
-        )
-    if event_time is not None:
-        raise results.error(
-            'event_time= has no effect with clock="processing", where a record has the time at '
-            "which it is processed: leave one of them out"
-        )
-
-
-def _check_times(
-    results: ResultRecords, window: Window, event_time: str | None, late: Any, **others: bool
-) -> None:
-    """Check the options of event time.
-
-    Parameters:
-        late: the lateness.
-        others: whether options are given that need event time, or windows of time, by name.
-    """
-    if event_time is None and window.has_times:
-        raise results.error(f"{window}: say which field has the event_time")
-    given = [name for name, is_given in others.items() if is_given]
-    if not window.has_times and (refused := [n for n in given if n != "ordered"]):
-        raise results.error(
-            f"{refused[0]}= is for windows of time, and a window of {window} fires with its last "
-            "record: leave it out"
-        )
-    if event_time is None and (given or late != _ZERO):
-        raise results.error(
-            f"{given[0] if given else 'lateness'}= needs event time: say which field has the "
-            "event_time"
-        )
-
-
-def _latenesses(
-    results: ResultRecords,
-    lateness: dt.timedelta | str,
-    allowed_lateness: dt.timedelta | str,
-    *,
-    ordered: bool,
-) -> tuple[dt.timedelta, dt.timedelta]:
-    """Return the lateness and the allowed lateness after checking both."""
-    allowed_us = lateness_to_micros(allowed_lateness, "allowed_lateness")
-    lateness_us = lateness_to_micros(lateness, "lateness")
-    if allowed_us + lateness_us > LATENESS_MAX:
-        raise results.error(
-            f"lateness={shown(lateness)} and allowed_lateness={shown(allowed_lateness)}: give "
-            "durations of at most 285 years together"
-        )
-    if ordered and allowed_us:
-        raise results.error(
-            "with ordered=True, or at_most= of sessions, no record arrives after the end of its "
-            "window, so allowed_lateness= has no effect: add it to lateness="
-        )
-    return dt.timedelta(microseconds=lateness_us), dt.timedelta(microseconds=allowed_us)
-
-
-def _early_times(
-    results: ResultRecords, early: dt.timedelta | str | None, clock: Any, *, at_change: bool
-) -> EarlyTimes | None:
-    """Return the instants of early results after checking the options; None without early ones."""
-    if clock not in ("event", "processing"):
-        raise results.error(f'early_clock={shown(clock)}: use "event" or "processing"')
-    if early is None:
-        return None
-    if at_change:
-        raise results.error('early= has no effect with emit="change", which fires at each record')
-    return EarlyTimes(window_duration(early, "early"), clock)
 
 
 class Windowing:
@@ -135,88 +38,40 @@ class Windowing:
     Parameters:
         record: the type of the records.
         window: the kind of windows.
-        key, event_time, lateness, ordered, renamed: as for `@process`. Without key fields, windows
-            have all records.
-        allowed_lateness: how long a window is kept for late records after it has fired.
-        emit: let a window fire when it is complete ("close") or at each record ("change").
-        early: the time between early results of windows that have changed; None without.
-        early_clock: the clock of early results; None for that of windows.
-        clock: the clock of windows.
-        combines: whether records may be combined before they are routed: those of one stream.
-
-    Attributes:
-        event_time: the field with the time of a record; None without event time.
+        options: of the windows.
 
     Raises:
         StateTypeError: an option is not valid; the message names it.
     """
 
-    def __init__(
-        self,
-        record: RecordType,
-        window: Window,
-        *,
-        key: str | tuple[str, ...] | list[str],
-        event_time: str | None = None,
-        lateness: dt.timedelta | str = _ZERO,
-        allowed_lateness: dt.timedelta | str = _ZERO,
-        emit: Literal["close", "change"] = "close",
-        ordered: bool = False,
-        early: dt.timedelta | str | None = None,
-        early_clock: Clock | None = None,
-        clock: Clock = "event",
-        combines: bool = True,
-        renamed: Mapping[str, str] = NOTHING_RENAMED,
-    ) -> None:
-        self._record = record
-        self._results = results = ResultRecords(record, "window")
-        self._window = window
-        self._key = (key,) if isinstance(key, str) else tuple(key)
-        self.event_time = event_time
-        _check_options(results, window, emit)
-        is_processing = clock == "processing"
-        others = {"ordered": ordered, "early_clock": is_processing and early_clock == "event"}
-        ordered = ordered or (window.in_order and not is_processing)
-        late, allowed = _latenesses(results, lateness, allowed_lateness, ordered=ordered)
-        self._at_change = emit == "change"
-        others |= {"lateness": bool(late), "allowed_lateness": bool(allowed)}
-        _check_clock(results, window, clock, event_time, **others)
-        self._clock = clock
-        early_by = clock if early_clock is None else early_clock
-        self._early = _early_times(results, early, early_by, at_change=self._at_change)
-        options = {"allowed_lateness": bool(allowed), "emit": self._at_change, "ordered": ordered}
-        options["early"] = self._early is not None
-        if not is_processing:
-            _check_times(results, window, event_time, late, **options)
-        for name in (*self._key, *filter(None, (event_time,))):
-            results.annotation(name)
-        if len(set(self._key)) < len(self._key):
-            raise results.error(f"key={self._key} must name different fields")
-        self._lateness_us = timedelta_to_micros(late + allowed)
-        self._ordered, self._renamed = ordered, renamed
-        self._definition = {
-            "window": str(window),
-            "allowed_lateness": str(allowed),
-            "emit": emit,
-            "ordered": str(ordered),
-        }
-        if self._early is not None:  # its times may change
-            self._definition["early"] = "True"
-        if is_processing:
-            self._definition["clock"] = clock
-        self._allowed_lateness = allowed
-        self._takes_all = not self._at_change and not ordered
-        self._combines = combines and self._takes_all
+    def __init__(self, record: RecordType, window: Window, options: WindowOptions) -> None:
+        self._record, self._window, self._options = record, window, options
+        self._results = ResultRecords(record, "window")
+        options.check(self._results, window)
+        self._key = options.key_names
+        self._ordered = ordered = options.is_ordered(window)
+        self._early = options.early_times
+        allowed, is_processing = bool(options.allowed), options.is_processing
+        self._definition = {"window": str(window), "ordered": str(ordered), **options.definition}
+        self._takes_all = not options.at_change and not ordered
+        self._combines = options.combines and self._takes_all
         # A combined row of a session has two times, and only columns read both.
         if window.merges and not is_processing:
             self._combines = self._combines and not (allowed or self._early)
-        leads = {"close": allowed, "forget": _ZERO} if allowed else {"close": _ZERO}
-        leads = {"forget": _ZERO} if self._at_change else leads
-        leads = {} if event_time is None and not is_processing else leads
-        fires_once = not (self._at_change or ordered or allowed or self._early or is_processing)
-        self._fires_many = fires_once and window.opens_few
-        has_timers = not self._fires_many
-        self._deadlines = Deadlines(leads, ordered, has_timers=has_timers, clock=clock)
+        fires_again = options.at_change or allowed or self._early
+        self._fires_many = window.opens_few and not (fires_again or ordered or is_processing)
+        self._deadlines = Deadlines(
+            self._leads(), ordered, has_timers=not self._fires_many, clock=options.clock
+        )
+
+    def _leads(self) -> dict[str, dt.timedelta]:
+        """Return the names of the timers of a window, as for `Deadlines`."""
+        options = self._options
+        if options.event_time is None and not options.is_processing:
+            return {}
+        if options.at_change:
+            return {"forget": _ZERO}
+        return {"close": options.allowed, "forget": _ZERO} if options.allowed else {"close": _ZERO}
 
     def __str__(self) -> str:
         return (
@@ -230,9 +85,9 @@ class Windowing:
         Raises:
             StateTypeError: there is none.
         """
-        if self.event_time is None:
+        if self._options.event_time is None:
             raise self._results.error("last() without event time: say by= which field it is last")
-        return self.event_time
+        return self._options.event_time
 
     def operator(
         self, aggregates: Mapping[str, FieldAggregate], into: Any, title: str = "aggregate"
@@ -277,10 +132,10 @@ class Windowing:
                 dict(aggregates),
                 make,
                 window,
-                self._allowed_lateness,
-                self._at_change,
+                self._options.allowed,
+                self._options.at_change,
                 self._early,
-                self._clock,
+                self._options.clock,
             ),
         )
         states = {"windows": _MAP[rows.row_type, rows.stored(values.accumulator)]}
@@ -330,16 +185,17 @@ class Windowing:
         one.
         """
         of_all = values.aggregates.values()
-        panes = None if self.event_time is None else self._window.panes(self.event_time)
+        event_time = self._options.event_time
+        panes = None if event_time is None else self._window.panes(event_time)
         # By processing time, all records of an epoch have one time.
-        if panes is None and self._clock == "event":
+        if panes is None and not self._options.is_processing:
             return None
         if not (self._combines and all(of.combines for of in of_all)):
             return None
         if values.element_types and not self._fires_many:
             return None  # the rows would be taken apart again
         parts = [part for of in of_all for part in of.parts]
-        fields = {*self._key, self.event_time, *(part.field for part in parts)}
+        fields = {*self._key, event_time, *(part.field for part in parts)}
         if any(part.takes_records for part in parts):
             if absent_or_none(self._record) is not None:
                 return None
@@ -371,17 +227,17 @@ class Windowing:
         elif traits.takes_parts:
             declared = declare(of_key.add_all, name, {"records": _ITERATOR[cls], **hints})
         else:
-            fires = self._at_change or not self._window.has_times
+            fires = self._options.at_change or not self._window.has_times
             add = of_key.add_and_fire if fires else of_key.adding()
             declared = declare(add, name, {"record": cls, **hints})
         process: Process[Any, ..., Any] = Process(
             declared,
             self._key if combiner is None else combiner.key,
             declared.__annotations__,
-            self.event_time,
-            self._lateness_us,
+            self._options.event_time,
+            timedelta_to_micros(self._options.late + self._options.allowed),
             self._ordered,
-            renamed=self._renamed,
+            renamed=self._options.renamed,
             traits=traits,
         )
         callbacks = {

@@ -242,13 +242,16 @@ class OperatorRecord(Record):
     broadcasts: tuple[StoredText, ...] = ()
 
     @property
-    def fires_without_timers(self) -> bool:
-        """True if rows may be due without a timer, so that the rows alone do not contain the time:
-        those of windows, of distinct records within an interval, and of final aggregates.
+    def fires_without_timers(self) -> tuple[Clock, ...]:
+        """The clocks by which rows may be due without a timer, so that the rows alone do not
+        contain the time: those of windows, of distinct records within an interval, and of final
+        aggregates.
         """
         definition = self.definition or {}
+        if "early" in definition or "clock" in definition:
+            return ("event", "processing")
         is_timed = "window" in definition or "within" in definition
-        return is_timed or definition.get("emit") == "final"
+        return ("event",) if is_timed or definition.get("emit") == "final" else ()
 
     @property
     def holds(self) -> tuple[str, ...]:

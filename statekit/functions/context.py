@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple
 
 from typing_extensions import TypeVar
 
+from statekit.checkpoint.job_file import Clock
 from statekit.codec.key_codec import KeyCodec
 from statekit.errors import StateTypeError
 from statekit.keygroup import GROUP_BYTES
@@ -160,10 +161,11 @@ class Due(NamedTuple):
 
     Parameters:
         groups: first and last key group.
-        now_us: the watermark.
+        now_us: the time of the clock: of event time, the watermark.
         key_codec: of the keys.
-        wakes_at: notes the event time of what is due next.
+        wakes_at: notes the time of what is due next by the clock.
         at_key: notes the key that an error is about: its prefix in row keys, and the key.
+        clock: by which something is due.
     """
 
     groups: tuple[int, int]
@@ -171,6 +173,7 @@ class Due(NamedTuple):
     key_codec: KeyCodec[Any]
     wakes_at: Callable[[int], None]
     at_key: Callable[[bytes, Any], None]
+    clock: Clock = "event"
 
     def note_key(self, prefix: bytes) -> None:
         """Note the key that an error is about, by its prefix."""

@@ -38,7 +38,7 @@ from typing import (
 
 from statekit.backend.interface import Backend
 from statekit.calls.service_call import ServiceCall
-from statekit.checkpoint.job_file import EXPIRY, TIMERS, WAITING
+from statekit.checkpoint.job_file import EXPIRY, TIMERS, WAITING, Clock
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import ProcessError, StateTypeError
@@ -106,6 +106,7 @@ class Traits:
         fires: yields the results that are due, of many keys at a time. It is called with what is
             due and then as the function, before any timers fire, and the function gets all rows of
             a key together.
+        fires_by: the clocks by which its results are due, in the order in which it is called.
         takes_parts: the records of a key may arrive in parts, if it takes all of them at once.
         timers_join: timers that are set or deleted while others fire take effect at once.
         outputs_at_once: how many outputs are gathered in Python before they become columns.
@@ -130,6 +131,7 @@ class Traits:
     takes_many: bool = False
     has_timers: bool = False
     fires: Callable[..., Iterator[list[Any]]] | None = None
+    fires_by: tuple[Clock, ...] = ("event",)
     takes_parts: bool = False
     timers_join: bool = True
     outputs_at_once: int = 10_000

@@ -163,7 +163,7 @@ class _ShardsWriter:
                 group_range(shard, parallelism, key_groups),
                 dict.fromkeys(self.rows.families, 0),
                 dict.fromkeys(self.rows.families, 0),
-                {"event": BEGINNING} if operator.fires_without_timers else {},
+                dict.fromkeys(operator.fires_without_timers, BEGINNING),
             )
             for shard in range(parallelism)
         ]

@@ -344,8 +344,9 @@ class ShardTask:
         if self._buffer is not None:
             yield from self._lists(self._handle_buffered(self._buffer))
             clocks = ("processing",)
-        if (fires := self._process.traits.fires) is not None and self._is_due("event"):
-            yield from self._fire_columns(fires)
+        if (fires := self._process.traits.fires) is not None:
+            for clock in filter(self._is_due, self._process.traits.fires_by):
+                yield from self._fire_columns(fires, clock)
         if self._timers is not None:
             yield from self._lists(self._fire(self._timers, clocks))
         if self._expiring and self._plan.due_clocks:
@@ -371,12 +372,14 @@ class ShardTask:
         for clock, at_us in timers.wake_us.items():
             self._wakes_at(clock, at_us)
 
-    def _fire_columns(self, fires: Callable[..., Iterator[list[Any]]]) -> Iterator[list[Any]]:
-        """Call a function that fires many keys at a time."""
+    def _fire_columns(
+        self, fires: Callable[..., Iterator[list[Any]]], clock: Clock
+    ) -> Iterator[list[Any]]:
+        """Call a function that fires many keys at a time, for what is due by a clock."""
         self._keys.apply_changes()
         plan, codec = self._plan, self._process.key_codec
-        wakes_at = partial(self._wakes_at, "event")
-        due = Due(plan.base.groups, plan.now_us["event"], codec, wakes_at, self.scope.at_key)
+        wakes_at, at_key = partial(self._wakes_at, clock), self.scope.at_key
+        due = Due(plan.base.groups, plan.now_us[clock], codec, wakes_at, at_key, clock)
         yield from self._all_fired(fires(due, *self._arguments))
 
     def _all_fired(self, fired: Iterator[list[Any]]) -> Iterator[list[Any]]:

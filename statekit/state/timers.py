@@ -293,11 +293,11 @@ class Timers:
             if tag in self._wake
         }
 
-    def wakes_at(self, at_us: int) -> None:
-        """Record the event time of something that is due without a timer."""
-        at = sortable_micros(at_us)
-        if at < self._wake.get(EVENT_TAG, b"\xff"):
-            self._wake[EVENT_TAG] = at
+    def wakes_at(self, at_us: int, clock: Clock = "event") -> None:
+        """Record the time of something that is due without a timer."""
+        at, tag = sortable_micros(at_us), CLOCK_TAGS[clock]
+        if at < self._wake.get(tag, b"\xff"):
+            self._wake[tag] = at
 
     def _due(self, tag: bytes) -> Iterable[tuple[bytes, bytes]]:
         """Return the stored timers of this key that are due by one clock, in order of time."""

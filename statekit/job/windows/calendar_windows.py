@@ -16,6 +16,7 @@ from operator import add
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from statekit.codec.vectorized import sortable_ints
 from statekit.errors import StateTypeError
@@ -29,7 +30,7 @@ from statekit.job.windows.open_windows import (
     WindowRows,
     Windows,
 )
-from statekit.job.windows.window_columns import ColumnsByPlace, TimedWindow
+from statekit.job.windows.window_columns import AddedRows, ColumnsByPlace, TimedWindow
 from statekit.job.windows.window_kind import Window
 from statekit.job.windows.window_values import WindowValues
 from statekit.job.windows.zone_clock import zone_named
@@ -246,9 +247,11 @@ class CalendarColumns(ColumnsByPlace):
         start, end = (instant(micros_of_sortable(place, at)) for at in (0, TIME_BYTES))
         return TimedWindow(start, end, self._rows.deadlines.due_us(end))
 
-    def _add_rows(self, keys: KeyColumns, windows: MapState[Any, Any]) -> int:
-        starts, ends = self._rows.grid.bounds_of(np.array(keys.columns[-1], np.int64))
+    def _add_rows(
+        self, keys: KeyColumns, times: npt.NDArray[np.int64], windows: MapState[Any, Any]
+    ) -> AddedRows:
+        starts, ends = self._rows.grid.bounds_of(times)
         places = map(add, sortable_ints(starts), sortable_ints(ends))
         row_keys = list(map(add, keys.prefixes, places))
         windows.add_all(row_keys, self._added(keys.columns), self._values.functions)
-        return self._rows.deadlines.due_us(instant(int(ends.min())))
+        return AddedRows(row_keys, self._rows.deadlines.due_us(instant(int(ends.min()))))

@@ -1,7 +1,8 @@
 """Early results: open windows that have changed fire every so often before their end.
 
-A state has a mark for each window that has changed since its last result, and a key with marks has
-a timer at the next multiple of the period. So windows without changes cost nothing.
+A state has a mark for each window that has changed since its last result: the instant at which it
+fires. All marked windows of a key fire with the first of them. `EarlyColumns` scans the marks of
+many keys. `EarlyWindows` has a timer for each key with marks.
 """
 
 from __future__ import annotations
@@ -9,14 +10,20 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from statekit.checkpoint.job_file import Clock
-from statekit.functions.context import Context
+from statekit.functions.context import Context, Due
+from statekit.job.windows.elements import Row
 from statekit.job.windows.instants import plus
 from statekit.job.windows.key_windows import KeyWindows
-from statekit.job.windows.open_windows import OpenWindow
-from statekit.timestamp import micros_to_datetime
+from statekit.job.windows.open_windows import Deadlines, OpenWindow
+from statekit.job.windows.window_columns import ROWS_AT_ONCE, WindowColumns
+from statekit.keygroup import GROUP_BYTES
+from statekit.records.keyed_batch import KeyColumns
+from statekit.state.map_state import MapState
+from statekit.timestamp import datetime_to_micros, micros_to_datetime
 
 _EPOCH = micros_to_datetime(0)
 _GONE: Any = object()
@@ -38,6 +45,77 @@ class EarlyTimes(NamedTuple):
         datetime.datetime(2026, 1, 1, 6, 0, tzinfo=datetime.timezone.utc)
         """
         return plus(at, self.period - (at - _EPOCH) % self.period)
+
+    def next(self, ctx: Context) -> dt.datetime:
+        """Return the next of them."""
+        return self.after(ctx.watermark if self.clock == "event" else ctx.processing_time)
+
+
+class EarlyColumns:
+    """Windows of many keys with early results. They have no timers.
+
+    Parameters:
+        columns: the windows.
+        deadlines: when they are due.
+        times: of early results.
+    """
+
+    def __init__(self, columns: WindowColumns, deadlines: Deadlines, times: EarlyTimes) -> None:
+        self._columns, self._deadlines, self._times = columns, deadlines, times
+
+    def fold(
+        self,
+        keys: KeyColumns,
+        ctx: Context,
+        windows: MapState[Any, Any],
+        changed: MapState[Any, int],
+        *collected: Any,
+    ) -> list[Any]:
+        """Add combined rows to their windows, and mark these. Return no results.
+
+        Parameters:
+            keys, collected: as for `WindowColumns.add`.
+            changed: the marks.
+        """
+        row_keys = sorted(set(self._columns.add(keys, ctx, windows, collected)))
+        marks = zip(row_keys, changed.read_rows(row_keys), strict=True)
+        new = [row_key for row_key, mark in marks if mark is None]
+        at_us = datetime_to_micros(self._times.next(ctx))
+        changed.replace_rows(new, [at_us] * len(new), [0] * len(new), ())
+        if new:
+            ctx.timers.wakes_at(at_us, self._times.clock)
+        return []
+
+    def fire(
+        self,
+        due: Due,
+        _: Context,
+        windows: MapState[Any, Any],
+        changed: MapState[Any, int],
+        *collected: Any,
+    ) -> Iterator[list[Any]]:
+        """Yield the results of windows that are due, and then of those with a mark that is due."""
+        if due.clock == self._deadlines.clock:
+            yield from self._columns.close(due, windows, collected, True)
+            windows.remove_rows((), at_once=True)  # so that their marks find no row
+        if due.clock == self._times.clock:
+            marks = self._due_marks(due, changed)
+            while some := list(islice(marks, ROWS_AT_ONCE)):
+                row_keys = [row_key for row_key, _ in some]
+                yield self._columns.open_results(due, row_keys, windows, collected, False)
+                changed.remove_rows(some)
+
+    def _due_marks(self, due: Due, changed: MapState[Any, int]) -> Iterator[Row]:
+        """Yield the marks of keys with one that is due. Note when the first of the others is."""
+        decode = due.key_codec.decode
+        rows = changed.rows_of_groups(due.groups)
+        for _, own in groupby(rows, lambda row: row[0][: decode(row[0], GROUP_BYTES)[1]]):
+            marks = list(own)
+            at_us = min(changed.values_of_rows([row for _, row in marks]))
+            if at_us <= due.now_us:
+                yield from marks
+            else:
+                due.wakes_at(at_us)
 
 
 @dataclass(frozen=True)
@@ -81,7 +159,7 @@ class EarlyWindows(KeyWindows):
     ) -> Iterator[Any]:
         """Fire the open windows with a mark, and remove all marks."""
         ctx.timers.delete(
-            self._next(ctx), "early", self.times.clock
+            self.times.next(ctx), "early", self.times.clock
         )  # records of this epoch set it
         for row in list(changed):
             del changed[row]
@@ -97,12 +175,13 @@ class EarlyWindows(KeyWindows):
         """Mark windows, except for those that have had their last result: they fire again anyway,
         once per epoch.
         """
-        opened = [w.row for w in windows if not self.rows.deadlines.has_closed(ctx, w.end)]
-        changed.update(dict.fromkeys(opened, True))
-        if opened:
-            ctx.timers.set(self._next(ctx), "early", self.times.clock)
-
-    def _next(self, ctx: Context) -> dt.datetime:
-        """Return the next instant of early results."""
-        by_event = self.times.clock == "event"
-        return self.times.after(ctx.watermark if by_event else ctx.processing_time)
+        deadlines, at = self.rows.deadlines, self.times.next(ctx)
+        opened = [window.row for window in windows if not deadlines.has_closed(ctx, window.end)]
+        for row in opened:
+            changed.setdefault(row, datetime_to_micros(at))
+        if not opened:
+            return
+        if deadlines.has_timers:
+            ctx.timers.set(at, "early", self.times.clock)
+        else:
+            ctx.timers.wakes_at(datetime_to_micros(at), self.times.clock)

@@ -86,12 +86,26 @@ class CollectedElements:
         for (row_key, _), window in zip(rows, bounds, strict=True):
             prefix = self._prefix(row_key)
             self._fired.add(prefix)
-            own = list(self._elements.stored_between(*self._bounds(prefix, *window)))
+            own = self._stored(prefix, window)
             found.append(self._elements.values_of_rows([row for _, row in own]))
             first, end = self._bounds(prefix, *self._alone(*window))
             removed += [row for row in own if first <= row[0] < end]
         self._elements.remove_rows(removed)
         return found
+
+    def within(
+        self, rows: Iterable[Row], bounds: Iterable[tuple[dt.datetime, dt.datetime]]
+    ) -> list[list[Any]]:
+        """Return the elements of windows, as `taken`, and delete none."""
+        found = [
+            self._stored(self._prefix(row_key), window)
+            for (row_key, _), window in zip(rows, bounds, strict=True)
+        ]
+        return [self._elements.values_of_rows([row for _, row in own]) for own in found]
+
+    def _stored(self, prefix: bytes, window: tuple[dt.datetime, dt.datetime]) -> list[Row]:
+        """Return the elements of a window as rows."""
+        return list(self._elements.stored_between(*self._bounds(prefix, *window)))
 
     def keep(self, rows: Iterable[Row]) -> None:
         """Note the keys of rows whose windows stay open."""

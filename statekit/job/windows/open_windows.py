@@ -92,7 +92,7 @@ class Deadlines:
     def set_all(self, ctx: Context, end: dt.datetime) -> None:
         """Set the timers of a new window."""
         if not self.has_timers:
-            ctx.timers.wakes_at(self.due_us(end))
+            ctx.timers.wakes_at(self.due_us(end), self.clock)
             return
         for name in self.leads:
             ctx.timers.set(self.of(end, name), name, self.clock)

@@ -28,7 +28,7 @@ from statekit.functions.context import Context
 from statekit.job.windows.elements import Row
 from statekit.job.windows.instants import LAST, overlap, plus, window_duration
 from statekit.job.windows.open_windows import Deadlines, OpenWindow, WindowRows, Windows
-from statekit.job.windows.window_columns import TimedWindow, WindowColumns
+from statekit.job.windows.window_columns import AddedRows, TimedWindow, WindowColumns
 from statekit.job.windows.window_kind import Window
 from statekit.job.windows.window_values import WindowValues
 from statekit.records.keyed_batch import KeyColumns
@@ -309,14 +309,15 @@ class SessionColumns(WindowColumns):
     def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
         return list(map(itemgetter(2), stored))
 
-    def _add_rows(self, keys: KeyColumns, windows: MapState[Any, Any]) -> int:
-        assert self._combiner is not None
-        starts_us = np.array(keys.columns[self._combiner.key_size], np.int64) + MIN_MICROS
+    def _add_rows(
+        self, keys: KeyColumns, times: npt.NDArray[np.int64], windows: MapState[Any, Any]
+    ) -> AddedRows:
+        starts_us = self._starts(keys, times)
         # Rows are sorted by the ends of sessions. A session that overlaps ends after the start, so
         # its row is not before the row of a session that would end there.
         from_rows = map(add, keys.prefixes, self._row_ends(starts_us))
         starts = map(micros_to_datetime, starts_us.tolist())
-        ends = [plus(micros_to_datetime(time), self._rows.gap) for time in keys.columns[-1]]
+        ends = [plus(micros_to_datetime(time), self._rows.gap) for time in times.tolist()]
         given = zip(keys.prefixes, from_rows, starts, ends, self._added(keys.columns), strict=True)
         prefixes: list[bytes] = []
         grown: list[_OpenSession] = []
@@ -328,8 +329,16 @@ class SessionColumns(WindowColumns):
             changed = [session for session in opened if not session.is_stored]
             prefixes += repeat(prefix, len(changed))
             grown += changed
-        self._write(windows, prefixes, grown)
-        return self._rows.deadlines.due_us(min(map(attrgetter("end"), grown)))
+        row_keys = self._write(windows, prefixes, grown)
+        first_end = min(map(attrgetter("end"), grown))
+        return AddedRows(row_keys, self._rows.deadlines.due_us(first_end))
+
+    def _starts(self, keys: KeyColumns, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the smallest times of rows, which are their panes."""
+        assert self._combiner is not None
+        if self._combiner.panes is None:
+            return times
+        return np.array(keys.columns[self._combiner.key_size], np.int64) + MIN_MICROS
 
     def _stored(
         self, windows: MapState[Any, Any], row_key: bytes, prefix: bytes
@@ -347,8 +356,9 @@ class SessionColumns(WindowColumns):
         windows: MapState[Any, Any],
         prefixes: Sequence[bytes],
         sessions: Sequence[_OpenSession],
-    ) -> None:
+    ) -> list[bytes]:
         """Store sessions, and delete the rows of the earlier sessions that were merged into them.
+        Return the row keys.
 
         Parameters:
             prefixes: of their keys.
@@ -362,6 +372,7 @@ class SessionColumns(WindowColumns):
             sizes.append(before.pop(row_key, 0))
             removed += before.items()
         windows.replace_rows(row_keys, [session[:3] for session in sessions], sizes, removed)
+        return row_keys
 
     def _row_ends(self, ends_us: npt.NDArray[np.int64]) -> list[bytes]:
         """Return the ends of the row keys of sessions, computed as in `SessionRows.row_of`.

@@ -14,6 +14,7 @@ from operator import add
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from statekit.codec.vectorized import sortable_ints
 from statekit.errors import StateTypeError
@@ -27,7 +28,7 @@ from statekit.job.windows.open_windows import (
     WindowRows,
     Windows,
 )
-from statekit.job.windows.window_columns import ColumnsByPlace, TimedWindow
+from statekit.job.windows.window_columns import AddedRows, ColumnsByPlace, TimedWindow
 from statekit.job.windows.window_kind import Window
 from statekit.job.windows.window_values import WindowValues
 from statekit.records.keyed_batch import KeyColumns
@@ -301,9 +302,10 @@ class SlidingColumns(ColumnsByPlace):
         start = FIRST if start_us == MIN_MICROS else micros_to_datetime(start_us)
         return TimedWindow(start, end, self._rows.deadlines.due_us(end))
 
-    def _add_rows(self, keys: KeyColumns, windows: MapState[Any, Any]) -> int | None:
+    def _add_rows(
+        self, keys: KeyColumns, times: npt.NDArray[np.int64], windows: MapState[Any, Any]
+    ) -> AddedRows | None:
         size_us, every_us = self._size_us, self._every_us
-        times = np.array(keys.columns[-1], np.int64)
         latest = times - (times - self._origin_us) % every_us
         values = self._added(keys.columns)
         placed: list[tuple[list[bytes], Sequence[Any]]] = []
@@ -324,9 +326,7 @@ class SlidingColumns(ColumnsByPlace):
                 placed.append((list(compress(row_keys, chosen)), list(compress(values, chosen))))
         if not placed:
             return None
-        windows.add_all(
-            list(chain.from_iterable(row_keys for row_keys, _ in placed)),
-            list(chain.from_iterable(values for _, values in placed)),
-            self._values.functions,
-        )
-        return self._window_at(sortable_ints([soonest])[0]).due_us
+        added = list(chain.from_iterable(row_keys for row_keys, _ in placed))
+        values = list(chain.from_iterable(values for _, values in placed))
+        windows.add_all(added, values, self._values.functions)
+        return AddedRows(added, self._window_at(sortable_ints([soonest])[0]).due_us)

@@ -16,6 +16,9 @@ from itertools import compress, islice
 from operator import not_
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from statekit.errors import CALL_FAILURES
 from statekit.functions.context import Context, Due
 from statekit.job.windows.elements import CollectedElements, Row, add_elements, pairs
@@ -26,9 +29,24 @@ from statekit.records.keyed_batch import KeyColumns
 from statekit.records.preaggregate import Combiner
 from statekit.records.result_type import Make, made_of_columns
 from statekit.state.map_state import MapState
+from statekit.timestamp import datetime_to_micros
 
-_ROWS_AT_ONCE = 8_192
+ROWS_AT_ONCE = 8_192
+"""Rows of windows in memory at once while windows fire."""
+
 _WINDOWS_MAX = 10_000  # that are known
+
+
+class AddedRows(NamedTuple):
+    """The rows of windows to which values were added.
+
+    Parameters:
+        row_keys: of these rows, in any order.
+        due_us: when the first of the windows is due, in microseconds.
+    """
+
+    row_keys: Sequence[bytes]
+    due_us: int
 
 
 class TimedWindow(NamedTuple):
@@ -62,24 +80,45 @@ class WindowColumns(ABC):
     def fold(
         self, keys: KeyColumns, ctx: Context, windows: MapState[Any, Any], *collected: Any
     ) -> list[Any]:
-        """Add combined rows to the windows of their event times, and store their elements. Return
-        no results: a window fires later.
-
-        Parameters:
-            keys: the keys, and the columns of their rows. The largest event times are the last one.
-            collected: the states of each `Collect`, two for each.
+        """Add combined rows to their windows. Return no results: a window fires later. The
+        parameters are those of `add`.
         """
-        for place, states in zip(self._lists_at, pairs(collected), strict=True):
-            add_elements(keys.prefixes, keys.columns[place], *states)
-        due_us = self._add_rows(keys, windows)
-        if due_us is not None:
-            ctx.timers.wakes_at(due_us)
+        self.add(keys, ctx, windows, collected)
         return []
 
+    def add(
+        self, keys: KeyColumns, ctx: Context, windows: MapState[Any, Any], collected: Sequence[Any]
+    ) -> Sequence[bytes]:
+        """Add combined rows to the windows of their times, and store their elements. Return the row
+        keys of these windows.
+
+        Parameters:
+            keys: the keys, and the columns of their rows. By event time, the largest times are the
+                last one.
+            collected: the states of each `Collect`, two for each.
+        """
+        assert self._combiner is not None
+        for place, states in zip(self._lists_at, pairs(collected), strict=True):
+            add_elements(keys.prefixes, keys.columns[place], *states)
+        if self._combiner.panes is None:  # the records of an epoch have one time
+            now_us = datetime_to_micros(ctx.processing_time)
+            times = np.full(len(keys.prefixes), now_us, np.int64)
+        else:
+            times = np.array(keys.columns[-1], np.int64)
+        added = self._add_rows(keys, times, windows)
+        if added is None:
+            return ()
+        ctx.timers.wakes_at(added.due_us, self._rows.deadlines.clock)
+        return added.row_keys
+
     @abstractmethod
-    def _add_rows(self, keys: KeyColumns, windows: MapState[Any, Any]) -> int | None:
-        """Add combined rows to windows. Return when the first of these windows is due, in
-        microseconds; None if no window contains them.
+    def _add_rows(
+        self, keys: KeyColumns, times: npt.NDArray[np.int64], windows: MapState[Any, Any]
+    ) -> AddedRows | None:
+        """Add combined rows to windows; None if no window contains them.
+
+        Parameters:
+            times: of each row, the largest.
         """
 
     @abstractmethod
@@ -95,15 +134,24 @@ class WindowColumns(ABC):
     def fire(
         self, due: Due, _: Context, windows: MapState[Any, Any], *collected: Any
     ) -> Iterator[list[Any]]:
+        """Yield the results of due windows, and delete these windows. The parameters are those of
+        `close`.
+        """
+        return self.close(due, windows, collected)
+
+    def close(
+        self, due: Due, windows: MapState[Any, Any], collected: Sequence[Any], *more: Any
+    ) -> Iterator[list[Any]]:
         """Yield the results of due windows, and delete these windows.
 
         Parameters:
             collected: the states of each `Collect`, two for each.
+            more: the values of each result after those of aggregates.
         """
         soonest = None
         elements = [CollectedElements(due, self._rows.alone, *of) for of in pairs(collected)]
         rows = windows.rows_of_groups(due.groups)
-        while some := list(islice(rows, _ROWS_AT_ONCE)):
+        while some := list(islice(rows, ROWS_AT_ONCE)):
             of_rows, stored = self._opened(some, windows)
             is_due = [window.due_us <= due.now_us for window in of_rows]
             if not all(is_due):
@@ -117,12 +165,38 @@ class WindowColumns(ABC):
             if some:
                 held = self._held(stored, windows)
                 lists = [of.taken(some, [window[:2] for window in of_rows]) for of in elements]
-                yield self._results(due, some, of_rows, held, lists)
+                yield self._results(due, some, of_rows, held, lists, more)
                 windows.remove_rows(some)
         for of in elements:
             of.end()
         if soonest is not None:
             due.wakes_at(soonest)
+
+    def open_results(
+        self,
+        due: Due,
+        row_keys: Sequence[bytes],
+        windows: MapState[Any, Any],
+        collected: Sequence[Any],
+        *more: Any,
+    ) -> list[Any]:
+        """Return the results of open windows so far.
+
+        Parameters:
+            row_keys: of the windows, sorted. Those without a row are left out.
+            collected, more: as for `close`.
+        """
+        stored = zip(row_keys, windows.read_rows(row_keys), strict=True)
+        rows = [(row_key, row) for row_key, row in stored if row is not None]
+        if not rows:
+            return []
+        of_rows, opened = self._opened(rows, windows)
+        bounds = [window[:2] for window in of_rows]
+        lists = [
+            CollectedElements(due, self._rows.alone, *of).within(rows, bounds)
+            for of in pairs(collected)
+        ]
+        return self._results(due, rows, of_rows, self._held(opened, windows), lists, more)
 
     def _results(
         self,
@@ -131,6 +205,7 @@ class WindowColumns(ABC):
         of_rows: Sequence[TimedWindow],
         held: Sequence[Any],
         lists: Sequence[Sequence[Any]],
+        more: Sequence[Any],
     ) -> list[Any]:
         """Return the results of windows.
 
@@ -138,6 +213,7 @@ class WindowColumns(ABC):
             rows: their rows.
             held: the values of these rows.
             lists: for each `Collect`, the elements of each window.
+            more: as for `close`.
         """
         decode = due.key_codec.decode
         keys = [decode(row_key, GROUP_BYTES)[0] for row_key, _ in rows]
@@ -146,13 +222,15 @@ class WindowColumns(ABC):
         ends = [window.end for window in of_rows]
         try:
             values = self._values.results(held, lists)
-            return made_of_columns(self._make, *fields, starts, ends, *values)
+            ends_with = [[value] * len(rows) for value in more]
+            return made_of_columns(self._make, *fields, starts, ends, *values, *ends_with)
         except CALL_FAILURES:
             # Find the key that the error is about.
             for n, ((row_key, _), key) in enumerate(zip(rows, keys, strict=True)):
                 due.at_key(row_key[: decode(row_key, GROUP_BYTES)[1]], key)
                 one = self._values.results(held[n : n + 1], [of[n : n + 1] for of in lists])
-                self._make(*key_fields(key), starts[n], ends[n], *(value for (value,) in one))
+                one_each = (value for (value,) in one)
+                self._make(*key_fields(key), starts[n], ends[n], *one_each, *more)
             raise
 
 

@@ -6,11 +6,12 @@ import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from statekit.checkpoint.job_file import Clock
 from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits
 from statekit.functions.signature import declare
 from statekit.job.windows.aggregated_result import AggregatedResult, check_aggregates
-from statekit.job.windows.early_results import IS_FINAL, EarlyWindows
+from statekit.job.windows.early_results import IS_FINAL, EarlyColumns, EarlyWindows
 from statekit.job.windows.elements import element_hints
 from statekit.job.windows.field_aggregates import FieldAggregate
 from statekit.job.windows.key_windows import KeyWindows
@@ -51,15 +52,14 @@ class Windowing:
         self._key = options.key_names
         self._ordered = ordered = options.is_ordered(window)
         self._early = options.early_times
-        allowed, is_processing = bool(options.allowed), options.is_processing
         self._definition = {"window": str(window), "ordered": str(ordered), **options.definition}
         self._takes_all = not options.at_change and not ordered
         self._combines = options.combines and self._takes_all
+        fires_once = not (options.at_change or ordered or options.allowed)
+        self._fires_many = fires_once and window.opens_few
         # A combined row of a session has two times, and only columns read both.
-        if window.merges and not is_processing:
-            self._combines = self._combines and not (allowed or self._early)
-        fires_again = options.at_change or allowed or self._early
-        self._fires_many = window.opens_few and not (fires_again or ordered or is_processing)
+        if window.merges and not options.is_processing:
+            self._combines = self._combines and self._fires_many
         self._deadlines = Deadlines(
             self._leads(), ordered, has_timers=not self._fires_many, clock=options.clock
         )
@@ -72,6 +72,12 @@ class Windowing:
         if options.at_change:
             return {"forget": _ZERO}
         return {"close": options.allowed, "forget": _ZERO} if options.allowed else {"close": _ZERO}
+
+    @property
+    def _clocks(self) -> tuple[Clock, ...]:
+        """The clocks by which windows fire, that of the last results first."""
+        of_early = () if self._early is None else (self._early.clock,)
+        return tuple(dict.fromkeys((self._options.clock, *of_early)))
 
     def __str__(self) -> str:
         return (
@@ -128,6 +134,7 @@ class Windowing:
             takes_columns=combiner is not None and columns is not None,
             takes_parts=combiner is None and self._takes_all and self._early is None,
             fires=None if columns is None else columns.fire,
+            fires_by=self._clocks,
             made_of=AggregatedResult(
                 dict(aggregates),
                 make,
@@ -140,7 +147,7 @@ class Windowing:
         )
         states = {"windows": _MAP[rows.row_type, rows.stored(values.accumulator)]}
         if self._early is not None:
-            states["changed"] = _MAP[rows.row_type, bool]
+            states["changed"] = _MAP[rows.row_type, int]
         states |= element_hints(values.element_types)
         hints = {"ctx": Context, **states, "return": _ITERATOR[output]}
         value_of = values.value_of if combiner is None else values.value_of_row(combiner)
@@ -172,13 +179,16 @@ class Windowing:
 
     def _columns(
         self, values: WindowValues, make: Make, combiner: Combiner | None
-    ) -> WindowColumns | None:
-        """Return the windows of many keys. None if windows have timers: they may fire again, or
-        many windows of a key are open at a time.
+    ) -> WindowColumns | EarlyColumns | None:
+        """Return the windows of many keys. None if windows have timers: they may fire after their
+        end, or many windows of a key are open at a time.
         """
         if not self._fires_many:
             return None
-        return self._window.columns(values, make, self._deadlines, combiner)
+        columns = self._window.columns(values, make, self._deadlines, combiner)
+        if self._early is None:
+            return columns
+        return EarlyColumns(columns, self._deadlines, self._early)
 
     def _combiner(self, values: WindowValues) -> Combiner | None:
         """Return the combiner that runs before the shuffle; None if records are added one by
@@ -192,8 +202,8 @@ class Windowing:
             return None
         if not (self._combines and all(of.combines for of in of_all)):
             return None
-        if values.element_types and not self._fires_many:
-            return None  # the rows would be taken apart again
+        if values.element_types and (panes is None or not self._fires_many):
+            return None  # elements have times; or the rows would be taken apart again
         parts = [part for of in of_all for part in of.parts]
         fields = {*self._key, event_time, *(part.field for part in parts)}
         if any(part.takes_records for part in parts):
@@ -210,7 +220,7 @@ class Windowing:
         of_key: KeyWindows,
         hints: dict[str, Any],
         traits: Traits,
-        columns: WindowColumns | None,
+        columns: WindowColumns | EarlyColumns | None,
         combiner: Combiner | None,
     ) -> Process[Any, ..., Any]:
         """Create the process function.

@@ -269,10 +269,12 @@ def _moved(subject: Subject, source: str, records: list[Any], order: str) -> lis
 
 
 def is_window(declared: Process[Any, Any, Any]) -> bool:
-    """Return whether a function is a window that fires once."""
+    """Return whether a function is a window that fires once, by event time."""
     made_of = declared.traits.made_of
-    is_window = isinstance(made_of, AggregatedResult) and made_of.window is not None
-    return is_window and declared.traits.fires is not None
+    if not isinstance(made_of, AggregatedResult) or made_of.window is None:
+        return False
+    fires_once = declared.traits.fires is not None and made_of.early is None
+    return fires_once and made_of.clock == "event"
 
 
 # ------------------------------------------------------------------------- faults and other hosts

@@ -536,7 +536,7 @@ def test_a_window_that_may_fire_again_has_one_timer_however_many_records_come() 
 def test_collected_windows_of_many_keys_fire_together_however_few_are_read_at_once(
     monkeypatch: pytest.MonkeyPatch, window: Window
 ) -> None:
-    monkeypatch.setattr("statekit.job.windows.window_columns._ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("statekit.job.windows.window_columns.ROWS_AT_ONCE", 3)
     harness = Harness(process_of(windowed(window).collect("value")), 2)
     keys = [f"k{number}" for number in range(20)]
     harness.send(*(Event(key, at(second), second) for second in (1, 12, 2) for key in keys))

@@ -36,6 +36,7 @@ from statekit.maintenance.savepoint.restore import import_savepoint
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.query.rows.reader import CheckpointReader
 from statekit.testing import Harness
+from statekit.timestamp import instant
 from tests.support.all_row_kinds import PROCESSES, START, Step, epochs, held, reopened, run, stored
 from tests.support.counting_job import Entry, entries, plain_state, state_of, tally, tally_job
 from tests.support.small_disk import small_disk
@@ -115,6 +116,32 @@ def test_open_windows_close_as_they_would_have(
         told, expected_ = harness.send(moved), original.send(moved)
         assert sorted(map(repr, told)) == sorted(map(repr, expected_))
         assert number == 1 or told
+
+
+@pytest.mark.parametrize("moved_by", [restored_from_savepoint, rewritten])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clock": "processing"},
+        {"clock": "processing", "early": "10 s"},
+        {"event_time": "at", "early": "10 s", "early_clock": "processing"},
+    ],
+    ids=str,
+)
+def test_windows_fire_by_the_clock_as_they_would_have(
+    options: Any, moved_by: Callable[[Any, Harness], Harness]
+) -> None:
+    steps = sk.Job("windows").source("steps", Step)
+    sums = steps.window(sk.tumbling("1 minute"), key="key", **options).sum("n")
+    original, other = Harness(sums), Harness(sums)
+    for each in (original, other):
+        each.send(*(Step(key, n, START) for n, key in enumerate("abab")))
+    harness = moved_by(sums, other)
+    for seconds in (10, 60):
+        now = instant(0) + dt.timedelta(seconds=seconds)
+        found = harness.advance_processing_time(now)
+        assert sorted(found) == sorted(original.advance_processing_time(now))
+        assert found or seconds == (60 if "event_time" in options else 10)
 
 
 # ---------------------------------------------------------------------------- files of its own

@@ -86,6 +86,11 @@ class OneValue:
     def remove(self, request: Any, states: Any) -> None:
         states.clear()
 
+    def expire(self, request: Any, states: Any, lifetime: dt.timedelta | None) -> bool:
+        """Set when a value expires, and return whether there is one. None keeps it."""
+        is_there: bool = states.expire_in(lifetime)
+        return is_there
+
 
 class SortedValues:
     """A map for each partition of the keys, by the ordered part of the key.
@@ -116,6 +121,11 @@ class SortedValues:
 
     def remove(self, request: Any, states: Any) -> None:
         states.pop(request.sort, None)
+
+    def expire(self, request: Any, states: Any, lifetime: dt.timedelta | None) -> bool:
+        """Set when a value expires, and return whether there is one. None keeps it."""
+        is_there: bool = states.expire_in(request.sort, lifetime)
+        return is_there
 
     def remove_range(self, request: Any, states: Any, selected: Mapping[str, Any]) -> int:
         """Remove the entries of a range, and return their number.

@@ -7,9 +7,10 @@ to its results.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from statekit.codec.digest import digest
 from statekit.kv.layouts import Layout, ValueWithPast
@@ -32,6 +33,13 @@ Completeness = Literal["complete", "too old"]
 the store had a history.
 """
 
+
+class Expiring(Layout, Protocol):
+    """A layout whose values have a TTL."""
+
+    def expire(self, request: Any, states: Any, lifetime: dt.timedelta | None) -> bool: ...
+
+
 MUTATIONS = {
     *("put", "remove", "update", "put_if_absent", "compare_and_set"),
     *("increment", "append", "reduce", "remove_range", "trim"),
@@ -47,6 +55,43 @@ def put(layout: Layout) -> Results:
         return ()
 
     return results
+
+
+def put_with_ttl(layout: Expiring, constant: dt.timedelta | None) -> Results:
+    """Set a value with a lifetime of its own.
+
+    Parameters:
+        constant: the lifetime; None for that of each request, which may be that of the store.
+    """
+
+    def results(request: Any, states: Any) -> tuple[()]:
+        layout.write(request, states, request.value)
+        lifetime = request.ttl if constant is None else constant
+        if lifetime is not None:
+            layout.expire(request, states, lifetime)
+        return ()
+
+    return results
+
+
+def expire(layout: Expiring, constant: dt.timedelta | None, default: dt.timedelta) -> Results:
+    """Set when a value expires.
+
+    Parameters:
+        constant: its lifetime; None for that of each request.
+        default: that of the store, for a request without one.
+    """
+
+    def results(request: Any, states: Any) -> tuple[bool]:
+        lifetime = request.ttl if constant is None else constant
+        return (layout.expire(request, states, default if lifetime is None else lifetime),)
+
+    return results
+
+
+def persist(layout: Expiring) -> Results:
+    """Keep a value."""
+    return lambda request, states: (layout.expire(request, states, None),)
 
 
 def remove(layout: Layout) -> Results:

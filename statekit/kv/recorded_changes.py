@@ -37,6 +37,10 @@ class RecordedLayout:
         self._layout.write(request, states, value)
         self._record(request, before, self._layout.read(request, states))
 
+    def expire(self, request: Any, states: Any, lifetime: Any) -> bool:
+        is_there: bool = self._layout.expire(request, states, lifetime)
+        return is_there
+
     def remove(self, request: Any, states: Any) -> None:
         before = self._layout.read(request, states)
         self._layout.remove(request, states)

@@ -17,6 +17,7 @@ from statekit.job.stream import Stream
 from statekit.kv import operations
 from statekit.kv.annotations import list_of, optional
 from statekit.kv.answers import entry_class
+from statekit.kv.expiring_operations import ExpiringOperations
 from statekit.kv.multi_get import MultiGet
 from statekit.kv.reducing_operations import ReducingOperations
 from statekit.kv.requests import WHOLE, Given, Keys, RequestPart, check_request_parts, getter
@@ -51,6 +52,12 @@ class PutOptions(CellOptions, total=False):
     value: Given
 
 
+class PutForOptions(PutOptions, total=False):
+    """Options of `KVStore.put`, which describes each."""
+
+    ttl: Given | dt.timedelta | None
+
+
 class CompareOptions(CellOptions):
     """Options of `KVStore.compare_and_set`."""
 
@@ -67,7 +74,7 @@ class VersionOptions(TypedDict, total=False):
     name: str | None
 
 
-class KVStore(SortedOperations[K, V], ReducingOperations[K, V]):
+class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperations[K, V]):
     """A key-value store in a job. Its operations are streams, and its values are state.
 
     Add it to a job, then call its operations with streams of that job, any number of times. Each
@@ -220,11 +227,11 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V]):
 
     @overload
     def put(
-        self, stream: Stream[T], *, into: None = ..., **options: Unpack[PutOptions]
+        self, stream: Stream[T], *, into: None = ..., **options: Unpack[PutForOptions]
     ) -> Stream[PutAnswer[K, V]]: ...
     @overload
     def put(
-        self, stream: Stream[T], *, into: type[R], **options: Unpack[PutOptions]
+        self, stream: Stream[T], *, into: type[R], **options: Unpack[PutForOptions]
     ) -> Stream[R]: ...
     def put(
         self,
@@ -233,6 +240,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V]):
         key: Keys,
         value: Given = WHOLE,
         sort: Given | None = None,
+        ttl: Given | dt.timedelta | None = None,
         into: Any = None,
         name: str | None = None,
     ) -> Stream[Any]:
@@ -244,6 +252,8 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V]):
             value: the field with the value, or a function of a record; by default the record
                 itself.
             sort: the field, or function, with the ordered part of the key, in a store with `sort`.
+            ttl: the lifetime of the value, in a store with `ttl`: a timedelta, or the field or
+                function with it. By default, and for None, that of the store.
             into: a class for the answers.
             name: of the stream of answers; by default the names of the store, of the operation and
                 of the stream.
@@ -253,7 +263,12 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V]):
         """
         store = self._operator
         parts = [*store.cell_parts(key, sort), RequestPart("value", store.value, value)]
-        return store.added("put", stream, parts, {}, operations.put, into, name)
+        if ttl is None:
+            return store.added("put", stream, parts, {}, operations.put, into, name)
+        constant, part = store.lifetime("put", ttl)
+        handle = partial(operations.put_with_ttl, constant=constant)
+        parts += part
+        return store.added("put", stream, parts, {}, handle, into, name, constant=constant)
 
     @overload
     def remove(

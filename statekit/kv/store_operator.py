@@ -114,6 +114,7 @@ class StoreOperator:
         self.sort = sort
         self.event_time = event_time
         self.migrate = migrate
+        self.ttl = ttl
         self.times: dict[str, Any] = {}
         self.layout = self._laid_out(history, ttl)
         if event_time is not None:
@@ -441,6 +442,23 @@ class StoreOperator:
             self.change = named_class(name, {**self.keys, **sort, **at, **values})
             self.all_answers = self._stream()
             return self.all_answers.of(self.change, name=name)
+
+    def lifetime(
+        self, kind: str, given: Given | dt.timedelta | None
+    ) -> tuple[dt.timedelta | None, list[RequestPart]]:
+        """Return a constant lifetime of values, or the part of a request that has it."""
+        if self.ttl is None:
+            raise StateTypeError(
+                f"{self.where}: {kind} needs a store whose values expire: declare it with ttl=, as "
+                "in ttl=sk.TTL('30 days'), by whose clock a value expires"
+            )
+        if isinstance(given, str) or callable(given):
+            return None, [RequestPart("ttl", optional(dt.timedelta), given)]
+        if not isinstance(given, dt.timedelta):
+            raise StateTypeError(
+                f"{self.where}: {kind}(ttl={shown(given)}): give a timedelta, a field or a function"
+            )
+        return given, []
 
     def past(self, kind: str) -> ValueWithPast:
         """Return the layout of a store with a history."""

@@ -595,7 +595,13 @@ class Client(_Client, Closing):
     file_url = _blocking(_Exchanges.file_url)
 
     def scan(
-        self, job: str, operator: str, state: str, start: Any = None, end: Any = None
+        self,
+        job: str,
+        operator: str,
+        state: str,
+        start: Any = None,
+        end: Any = None,
+        prefix: Any = None,
     ) -> Iterator[tuple[Any, Any]]:
         """Yield the keys of a state in order, with their values, all after one epoch.
 
@@ -605,12 +611,13 @@ class Client(_Client, Closing):
         Parameters:
             start: the first key; None for all.
             end: the first key that is left out; None for all.
+            prefix: only keys that begin with this text, or with these first parts.
 
         Raises:
             QueryError: as for `get`, or the epoch is no longer kept.
             StorageError: as for `get`.
         """
-        params = _json_params(start=start, end=end)
+        params = _json_params(start=start, end=end, prefix=prefix)
         while True:
             items, cursor = self._run(self._exchanges.page(job, operator, state, params))
             yield from items
@@ -713,10 +720,16 @@ class AsyncClient(_Client):
     file_url = _awaited(_Exchanges.file_url)
 
     async def scan(
-        self, job: str, operator: str, state: str, start: Any = None, end: Any = None
+        self,
+        job: str,
+        operator: str,
+        state: str,
+        start: Any = None,
+        end: Any = None,
+        prefix: Any = None,
     ) -> AsyncIterator[tuple[Any, Any]]:
         """Yield the keys of a state in order, with their values. See `Client.scan`."""
-        params = _json_params(start=start, end=end)
+        params = _json_params(start=start, end=end, prefix=prefix)
         while True:
             items, cursor = await self._run(self._exchanges.page(job, operator, state, params))
             for item in items:

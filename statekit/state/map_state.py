@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import (
     Callable,
     ItemsView,
@@ -269,6 +270,12 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         [[1], [1, 2], [2, 3]]
         """
         return self._drop_all(islice(self._rows_between(*self._bounds(), reverse=True), most, None))
+
+    def expire_in(self, key: K, lifetime: dt.timedelta | None) -> bool:
+        """Set when an entry expires, whatever the TTL of the state is. Return whether it exists.
+        See `ValueState.expire_in`.
+        """
+        return self._set_lifetime(self._row_key(key), lifetime)
 
     def floor(self, key: K) -> tuple[K, V] | None:
         """Return the entry with the greatest key at or below `key`; None if there is none.

@@ -7,6 +7,7 @@ time of single rows.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any
@@ -19,6 +20,7 @@ from statekit.state.base import ABSENT, State, StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.ttl import Expiry
 from statekit.state.undo_log import UndoDict, UndoLog
+from statekit.timestamp import timedelta_to_micros
 
 UNKNOWN: Any = object()
 """The cached value of a row that was not looked up yet."""
@@ -155,6 +157,30 @@ class RowCache(State):
         if self.expiry is not None:
             self._written.pop(row_key, None)
             self._dropped[row_key] = True
+
+    def _set_lifetime(self, row_key: bytes, lifetime: dt.timedelta | None) -> bool:
+        """Set when a row expires, and return whether it exists.
+
+        Raises:
+            StateTypeError: the state has no TTL.
+        """
+        if self.expiry is None or self._spec.ttl is None:
+            raise StateTypeError(
+                f"{self._where()} has no TTL, by whose clock a value expires: declare one, as in "
+                'Annotated[..., sk.TTL("30 days")]'
+            )
+        if self._look(row_key) is ABSENT:
+            return False
+        micros = None if lifetime is None else timedelta_to_micros(lifetime)
+        written = self.expiry.stamp_for(micros)
+        self._drop(row_key) if self.expiry.is_over(written) else self._set_written(row_key, written)
+        return True
+
+    def _set_written(self, row_key: bytes, written: int) -> None:
+        """Replace the write time of a row, also by an earlier one."""
+        self._written[row_key] = written
+        self._dropped[row_key] = True  # so its row in the index is that of the new time
+        self._changed[row_key] = self._scope.key
 
     def _note_read(self, row_key: bytes) -> None:
         """Restart the TTL of a row that was read."""

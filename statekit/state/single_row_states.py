@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, compress, islice
@@ -158,6 +159,41 @@ class ValueState(SingleRowState, Generic[T]):
         self._changed[prefix] = scope.key
         if self.expiry is not None:
             self._written[prefix] = self.expiry.stamp(self._written.get(prefix, UNWRITTEN))
+
+    def expire_in(self, lifetime: dt.timedelta | None) -> bool:
+        """Set when the value of this key expires, whatever the TTL of the state is. Return whether
+        there is a value.
+
+        Later writes restart the TTL of the state, if that makes the value stay longer.
+
+        Parameters:
+            lifetime: from now on, by the clock of the TTL; 0 or less removes the value, and None
+                keeps it.
+
+        Raises:
+            StateTypeError: the state has no TTL.
+
+        >>> import datetime as dt
+        >>> from collections.abc import Iterator
+        >>> from typing import Annotated
+        >>> import statekit as sk
+        >>> from statekit.testing import Harness
+        >>> @sk.process(key="user")
+        ... def login(
+        ...     record: dict, name: Annotated[sk.ValueState[str], sk.TTL("1 hour")]
+        ... ) -> Iterator[str | None]:
+        ...     if "name" in record:
+        ...         name.update(record["name"])
+        ...         name.expire_in(dt.timedelta(minutes=record["minutes"]))
+        ...     yield name.get()
+        >>> harness = Harness(login)
+        >>> harness.send({"user": 1, "name": "ada", "minutes": 5})
+        ['ada']
+        >>> _ = harness.advance_processing_time(dt.timedelta(minutes=6))
+        >>> harness.send({"user": 1})
+        [None]
+        """
+        return self._set_lifetime(self._scope.prefix, lifetime)
 
     def add_absent(self, prefixes: list[bytes], value: T) -> list[bool]:
         """Set the value of those of many keys that have none. Return which had none. Nothing is

@@ -42,7 +42,7 @@ from statekit.checkpoint.job_file import CLOCK_TAGS, EXPIRY, ROW_MARK, Clock, Tt
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
 from statekit.state.key_scope import KeyScope
-from statekit.timestamp import TIME_BYTES, sortable_micros
+from statekit.timestamp import MAX_MICROS, TIME_BYTES, sortable_micros
 from statekit.watermark import BEGINNING
 
 _STAMP = Struct(">cBQ")
@@ -230,13 +230,28 @@ class Expiry:
 
     def stamp(self, before: int) -> int:
         """Return the write time of a row that is written now, given its earlier write time."""
-        if not self._by_event:
-            return self._instant
+        if not self._by_event:  # a value whose own lifetime is longer keeps it
+            return self._instant if before == PERMANENT else max(self._instant, before)
         scope = self._scope
         now = scope.clocks.expiry_us if scope.clocks.event_us is None else scope.clocks.event_us
         if now == BEGINNING:
             return PERMANENT  # event time has not begun: who is to say when this was
         return now if before == PERMANENT or now > before else before
+
+    def stamp_for(self, lifetime_us: int | None) -> int:
+        """Return the write time of a row that expires after a lifetime of its own from now on: the
+        time at which it would have been written to expire then.
+
+        Parameters:
+            lifetime_us: None for a row that stays until the end of all times.
+        """
+        now = self.stamp(UNWRITTEN)
+        if now == PERMANENT:
+            return PERMANENT
+        if lifetime_us is None or lifetime_us > MAX_MICROS - now - self._age:
+            # The row of the index is due up to a sixteenth of the duration later.
+            return max(now, MAX_MICROS - 2 * self._age)
+        return now + lifetime_us - self._duration
 
     def is_over(self, written: int) -> bool:
         """Return whether a row with this write time has expired."""

@@ -191,6 +191,24 @@ class StateModel:
             return now
         return max(now, before.written)
 
+    def _set_lifetime(self, place: Any, lifetime: dt.timedelta | None) -> bool:
+        """Set when a cell expires, and return whether it exists."""
+        cell = self._present().get(place)
+        if cell is None:
+            return False
+        assert self._ttl is not None
+        duration = dt.timedelta(microseconds=duration_to_micros(self._ttl.duration, "TTL"))
+        now = self.clocks.writes_at(self._ttl.clock)
+        if now is None:
+            cell.written = None
+        elif lifetime is None:
+            cell.written = dt.datetime.max.replace(tzinfo=dt.UTC) - 2 * duration
+        else:
+            cell.written = now + lifetime - duration
+        if place not in self._present():
+            del self._cells[place]
+        return True
+
     def _read(self, cell: _Cell) -> Any:
         """Return a copy of the value of a cell, and restart its TTL if reads do."""
         if self._ttl is not None and self._ttl.refresh == "read" and cell.written is not None:
@@ -259,6 +277,10 @@ class ValueModel(_OneCellModel[T]):
     def update(self, value: T) -> None:
         """Set the value."""
         self._write(None, value)
+
+    def expire_in(self, lifetime: dt.timedelta | None) -> bool:
+        """Set when the value expires. See `ValueState.expire_in`."""
+        return self._set_lifetime(None, lifetime)
 
     @property
     def value(self) -> T | None:
@@ -511,6 +533,10 @@ class MapModel(StateModel, MutableMapping[K, V]):
         removed ones.
         """
         return self._remove_all(self._sorted()[::-1][most:])
+
+    def expire_in(self, key: K, lifetime: dt.timedelta | None) -> bool:
+        """Set when an entry expires. See `MapState.expire_in`."""
+        return self._set_lifetime(key, lifetime)
 
     def _remove_all(self, entries: list[tuple[K, _Cell]]) -> int:
         for key, _ in entries:

@@ -255,7 +255,13 @@ class StateView(Generic[K, V]):
         return self._value(self._get(row_key))
 
     def entries(
-        self, key: K, start: Any = None, end: Any = None, *, reverse: bool = False
+        self,
+        key: K,
+        start: Any = None,
+        end: Any = None,
+        *,
+        reverse: bool = False,
+        prefix: Any = None,
     ) -> Iterator[tuple[Any, Any]]:
         """Yield the entries of a map in the order of their keys.
 
@@ -263,16 +269,21 @@ class StateView(Generic[K, V]):
             start: the first map key; None for all.
             end: the first map key that is left out; None for all.
             reverse: from the last to the first.
+            prefix: only map keys that begin with this text, with these bytes, or with these first
+                parts of a tuple.
 
         Raises:
-            StateTypeError, QueryError: as for `entry`.
+            StateTypeError, QueryError: as for `entry`, or map keys have no such prefix.
         """
         self._check_shape(RowShape.ENTRIES, "entries")
-        rows, prefix = self._rows, self._prefix(key)
-        first = prefix if start is None else prefix + rows.encode_place(start)
-        last = prefix_end(prefix) if end is None else prefix + rows.encode_place(end)
+        rows, own = self._rows, self._prefix(key)
+        begin = own if prefix is None else own + rows.encode_place_prefix(prefix)
+        first = begin if start is None else max(begin, own + rows.encode_place(start))
+        last = prefix_end(begin)
+        if end is not None:
+            last = min(last, own + rows.encode_place(end))
         for row_key, row in self._unexpired(first, last, reverse=reverse):
-            yield rows.place(row_key, len(prefix)), rows.value(row)
+            yield rows.place(row_key, len(own)), rows.value(row)
 
     def elements(self, key: K, start: int = 0, stop: int | None = None) -> list[Any]:
         """Return a slice of a list. This reads the list up to `stop`.
@@ -435,6 +446,7 @@ class StateView(Generic[K, V]):
         limit: int | None = None,
         reverse: bool = False,
         after: K | None = None,
+        prefix: Any = None,
     ) -> Iterator[tuple[K, V]]:
         """Yield the keys of a range in order, with their values.
 
@@ -446,15 +458,17 @@ class StateView(Generic[K, V]):
             limit: the maximum number of keys.
             reverse: from the last to the first.
             after: only keys after this one, in the order of the scan.
+            prefix: only keys that begin with this text, with these bytes, or with these first parts
+                of a tuple.
 
         Raises:
-            StateTypeError: a bound is not a key of the operator.
+            StateTypeError: a bound is not a key of the operator, or keys have no such prefix.
             QueryError: the limit is not a number from 0 on, or the view was closed.
         """
         if limit is not None:
             _check_count("limit", limit, "give a number of keys, at least 0")
         after_key = None if after is None else self._rows.keys.encode(after)
-        found = self._scanned(start, end, reverse, after_key)
+        found = self._scanned(self._bounds(start, end, prefix), reverse, after_key)
         return ((key, value) for _, key, _, value in islice(found, limit))
 
     def page(
@@ -466,11 +480,12 @@ class StateView(Generic[K, V]):
         reverse: bool = False,
         cursor: str | None = None,
         rows: int | None = None,
+        prefix: Any = None,
     ) -> Page[K, V]:
         """Return one page of a scan, and the cursor for the next page.
 
         Parameters:
-            start, end, reverse: as for `scan`, the same for all pages.
+            start, end, reverse, prefix: as for `scan`, the same for all pages.
             limit: the maximum number of keys in a page.
             cursor: of the page before; None for the first page.
             rows: the maximum number of rows in a page: it ends before the key that exceeds it.
@@ -486,8 +501,7 @@ class StateView(Generic[K, V]):
             _check_count("limit", limit, "give a number of keys, at least 1", least=1)
         if rows is not None:
             _check_count("rows", rows, "give a number of rows, from 0, or None")
-        keys, name = self._rows.keys, f"{self._rows.operator.name}.{self._name}"
-        bounds = [None if key is None else keys.encode(key) for key in (start, end)]
+        name, bounds = f"{self._rows.operator.name}.{self._name}", self._bounds(start, end, prefix)
         scan, after = PageCursor.at_start(self._epoch_id, name, reverse, *bounds), None
         if cursor is not None:
             place = PageCursor.of_text(cursor)
@@ -495,7 +509,7 @@ class StateView(Generic[K, V]):
             after = place.after
         items: list[tuple[K, V]] = []
         last, left = b"", rows
-        for encoded, key, count, value in self._scanned(start, end, reverse, after, rows):
+        for encoded, key, count, value in self._scanned(bounds, reverse, after, rows):
             is_too_much = left is not None and count > left
             if items and (is_too_much or len(items) == limit):
                 return Page(items, scan.text_after(last))
@@ -511,10 +525,22 @@ class StateView(Generic[K, V]):
             last, left = encoded, None if left is None else left - count
         return Page(items, None)
 
+    def _bounds(
+        self, start: K | None, end: K | None, prefix: Any
+    ) -> tuple[bytes | None, bytes | None]:
+        """Return the bytes of the first key of a range, and of the key after it; None for no bound.
+        A prefix narrows both.
+        """
+        keys = self._rows.keys
+        first, last = (None if key is None else keys.encode(key) for key in (start, end))
+        if prefix is None or not (begin := keys.encode_prefix(prefix)):
+            return first, last
+        behind = prefix_end(pack_group(0) + begin)[GROUP_BYTES:]
+        return max(first or b"", begin), behind if last is None else min(last, behind)
+
     def _scanned(
         self,
-        start: K | None,
-        end: K | None,
+        bounds: tuple[bytes | None, bytes | None],
         reverse: bool,
         after: bytes | None,
         most: int | None = None,
@@ -522,12 +548,12 @@ class StateView(Generic[K, V]):
         """Yield the bytes of each key in a range, the key, the number of its rows, and its value.
 
         Parameters:
+            bounds: as of `_bounds`.
             after: the bytes of the key after which the scan continues.
             most: at most one row more than this is read of each key.
         """
         rows = self._rows
-        first = b"" if start is None else rows.keys.encode(start)
-        last = None if end is None else rows.keys.encode(end)
+        first, last = bounds[0] or b"", bounds[1]
 
         def of_group(number: int) -> Iterator[tuple[bytes, list[Row]]]:
             """Yield the bytes of each key of a key group, with its rows in order."""

@@ -104,6 +104,14 @@ class KeyForms:
                 raise
             return self._of_text(key)
 
+    def encode_prefix(self, prefix: Any) -> bytes:
+        """Return the bytes with which the keys with a prefix begin. A list is a tuple.
+
+        Raises:
+            StateTypeError: keys of this type have no such prefix.
+        """
+        return self._codec.encode_prefix(tuple(prefix) if isinstance(prefix, list) else prefix)
+
     def from_json(self, data: Any) -> Any:
         """Return a JSON key with the declared type.
 
@@ -309,6 +317,14 @@ class StateRows:
     def absent(self) -> Any:
         """Value to return for an absent value: None, or the default that the function declares."""
         return None if self._default_row is None else self.decode(self._default_row)
+
+    def encode_place_prefix(self, prefix: Any) -> bytes:
+        """Return the bytes with which the map keys with a prefix begin.
+
+        Raises:
+            StateTypeError: map keys have no such prefix.
+        """
+        return self._places.encode_prefix(prefix)
 
     def encode_place(self, place: Any) -> bytes:
         """Return the bytes of a map key.

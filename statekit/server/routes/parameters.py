@@ -55,7 +55,8 @@ class PartParameters(Wanted):
         """The part of a value, or of the keys of a state, that a request asks for."""
         if not self.model_fields_set:
             return WHOLE
-        return AskedPart(self.entry, self.start, self.end, self.limit, self.reverse)
+        prefix: str | None = getattr(self, "prefix", None)
+        return AskedPart(self.entry, self.start, self.end, self.limit, self.reverse, prefix)
 
 
 class FileParameters(Wanted):
@@ -89,5 +90,5 @@ class StateParameters(PartParameters, FileParameters):
     )
     prefix: Annotated[str | None, of_shapes(any="prefix")] = Field(
         None,
-        description="Of a stream of events: keys that begin with this text, or with these parts.",
+        description="Only keys, or map keys of one key, that begin with this text, or these parts.",
     )

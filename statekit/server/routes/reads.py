@@ -57,7 +57,7 @@ def read_key(state: StateView[Any, Any], key: Any, part: AskedPart) -> Any:
             None if bound is None else state.map_key_from_json(json_of(bound, name))
             for name, bound in (("start", part.start), ("end", part.end))
         ]
-        found = state.entries(key, *bounds, reverse=part.reverse)
+        found = state.entries(key, *bounds, reverse=part.reverse, prefix=part.prefix_value)
         return [list(entry) for entry in itertools.islice(found, part.rows)]
     if state.shape is RowShape.ELEMENTS:
         return _slice(state, key, part)
@@ -91,6 +91,7 @@ class AskedPart(msgspec.Struct, frozen=True):
         start, end: the bounds of map keys, as JSON, or of indices of elements; the end is left out.
         limit: limit of entries, elements or keys; None for the limit of an answer.
         reverse: entries from the last to the first.
+        prefix: of keys or map keys, as JSON.
     """
 
     entry: str | None = None
@@ -98,6 +99,16 @@ class AskedPart(msgspec.Struct, frozen=True):
     end: str | None = None
     limit: int | None = None
     reverse: bool = False
+    prefix: str | None = None
+
+    @property
+    def prefix_value(self) -> Any:
+        """The prefix of keys; None for all.
+
+        Raises:
+            Problem: it is not JSON.
+        """
+        return None if self.prefix is None else json_of(self.prefix, "prefix")
 
     @property
     def is_range(self) -> bool:
@@ -131,8 +142,9 @@ def page_of_keys(state: StateView[Any, Any], part: AskedPart, cursor: str | None
     if part.end is not None and bounds[1] is None:  # nothing is before None
         return {"items": [], "cursor": None}
     limit = _PAGE_ROWS if part.limit is None else part.limit
+    options: dict[str, Any] = {"limit": limit, "reverse": part.reverse, "rows": ROWS_MAX}
     try:
-        found = state.page(*bounds, limit=limit, reverse=part.reverse, cursor=cursor, rows=ROWS_MAX)
+        found = state.page(*bounds, **options, cursor=cursor, prefix=part.prefix_value)
     except LargeKeyError as error:
         facts = {"key": error.key, "cursor": error.cursor}
         raise Problem(413, "too_large", str(error), **facts) from error

@@ -87,7 +87,8 @@ async def read_state(
     """Read keys of a state in their order, or one key given as JSON.
 
     With `Accept` of a file, return all rows. With `Accept: text/event-stream`, watch the key or the
-    keys; `prefix` is that of keys, and without `rows` the stream has only changes.
+    keys; without `rows` the stream has only changes. `prefix` is that of keys, and with a key that
+    of its map keys.
     """
     key, cursor = parameters.key, parameters.cursor
     if call.watches:

@@ -27,6 +27,8 @@ _RESULTS: Mapping[str, tuple[str, ...]] = {
     "put_if_absent": ("won", "value"),
     "compare_and_set": ("won", "value"),
     "exists": ("exists",),
+    "expire": ("exists",),
+    "persist": ("exists",),
     "scan": ("entries", "next"),
     "multi_scan": ("entries",),
     "count": ("count",),
@@ -81,7 +83,16 @@ class StoreModel(KeyModel):
         match kind:
             case "put":
                 self._set(request, request.value)
+                lifetime = getattr(request, "ttl", declared.get("constant"))
+                if lifetime is not None:
+                    self._expire_in(request, lifetime)
                 return ()
+            case "expire":
+                lifetime = getattr(request, "ttl", declared["constant"])
+                lifetime = declared["default"] if lifetime is None else lifetime
+                return (self._expire_in(request, lifetime),)
+            case "persist":
+                return (self._expire_in(request, None),)
             case "scan" | "multi_scan" | "count" | "first" | "last" | "remove_range" | "trim":
                 return self._of_range(kind, declared, request)
             case "exists":
@@ -126,6 +137,12 @@ class StoreModel(KeyModel):
     def _get(self, request: Any) -> Any:
         """Return the value that a request names; None if it is absent."""
         return self._cells.get(request.sort) if hasattr(request, "sort") else self._cells.get()
+
+    def _expire_in(self, request: Any, lifetime: dt.timedelta | None) -> bool:
+        """Set when the value that a request names expires, and return whether there is one."""
+        places = (request.sort,) if hasattr(request, "sort") else ()
+        is_there: bool = self._cells.expire_in(*places, lifetime)
+        return is_there
 
     def _set(self, request: Any, value: Any) -> None:
         """Set the value that a request names; None removes it."""

@@ -199,6 +199,40 @@ def test_a_scan_is_in_the_order_of_keys_within_its_bounds(replica: sk.Replica) -
         assert [key for key, _ in state.scan(reverse=True, after=4)] == [3, 2, 1, 0]
 
 
+class Visit(NamedTuple):
+    city: str
+    street: str
+    number: int
+
+
+@sk.process(key=("city", "street"))
+def houses(visit: Visit, seen: sk.MapState[str, int]) -> Iterator[int]:
+    seen[f"{visit.street} {visit.number}"] = visit.number
+    yield visit.number
+
+
+def test_a_scan_may_be_of_the_keys_or_entries_with_a_prefix(tmp_path: Path) -> None:
+    job = sk.Job("houses")
+    job.source("visits", Visit).process(houses).sink("numbers")
+    streets = [("rome", "a"), ("rome", "b"), ("romeo", "a"), ("oslo", "a")]
+    visits = [Visit(city, street, number) for city, street in streets for number in (1, 2, 12)]
+    job.run({"visits": visits}, checkpoint=tmp_path / "checkpoint")
+    for functions in ([], [houses]):
+        with sk.Replica(tmp_path / "checkpoint", functions=functions) as own, own.at() as view:
+            state = view.state("houses", "seen")
+            assert [key for key, _ in state.scan(prefix=("rome",))] == streets[:2]
+            assert [key for key, _ in state.scan(prefix=())] == sorted(streets)
+            page = state.page(prefix=("rome",), limit=1, reverse=True)
+            assert [key for key, _ in page.items] == [("rome", "b")]
+            page = state.page(prefix=("rome",), limit=1, reverse=True, cursor=page.cursor)
+            assert ([key for key, _ in page.items], page.cursor) == ([("rome", "a")], None)
+            entries = state.entries(("rome", "a"), prefix="a 1")
+            assert list(entries) == [("a 1", 1), ("a 12", 12)]
+            assert not list(state.entries(("rome", "a"), "a 2", prefix="a 1"))
+            with pytest.raises(sk.StateTypeError, match="no prefix 'rome'"):
+                list(state.scan(prefix="rome"))
+
+
 def test_pages_continue_where_the_one_before_ended(replica: sk.Replica) -> None:
     with replica.at() as view:
         state, found, cursor = view.state("accounts", "total"), list[int](), None

@@ -170,6 +170,7 @@ def test_without_it_they_are_what_json_can_hold(address: str) -> None:
             "at": "2026-01-01T02:00:00Z",
         }
         assert list(client.scan("shop", "sales", "total")) == [("oslo", 900), ("rome", 400)]
+        assert list(client.scan("shop", "sales", "total", prefix="ro")) == [("rome", 400)]
         assert list(client.scan("shop", "sales", "total", "p")) == [("rome", 400)]
         assert [job["job"] for job in client.jobs()] == ["site", "shop"]
 

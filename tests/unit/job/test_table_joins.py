@@ -10,6 +10,7 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.maintenance.verify.verify import verify
+from statekit.runtime import key_iteration
 from statekit.testing import JobHarness, check
 
 
@@ -120,6 +121,19 @@ def test_a_row_that_moves_and_comes_back_in_an_epoch_has_not_changed() -> None:
     harness = JobHarness(joined(key="id"))
     harness.send(orders=[Order(1, 7, 5)], customers=[Customer(7, "Rome"), Customer(8, "Oslo")])
     assert harness.send(orders=[Order(1, 8, 5), Order(1, 7, 5)])["out"] == []
+
+
+@pytest.mark.parametrize("third", range(8, 12))
+def test_a_row_that_comes_and_goes_elsewhere_in_parts_of_an_epoch_is_not_deleted(
+    third: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One part of the epoch has both changes at 7, and two parts have those at the third value."""
+    monkeypatch.setattr(key_iteration, "RECORDS_AT_ONCE", 3)
+    harness = JobHarness(joined(key="id"), 1)
+    first = harness.send(orders=[Order(1, 7, 5)])["out"]
+    moved = harness.send(orders=[*[Order(1, third, 5)] * 3, Order(1, 7, 5)])["out"]
+    assert first == [(1, 5, None, False)]
+    assert moved in ([], first)
 
 
 def test_rows_of_both_sides_that_move_together_are_one_change() -> None:

@@ -13,7 +13,7 @@ from statekit.runtime import key_iteration
 from tests.support.effort import SOAK
 from tests.support.random_tables import RandomTables
 
-COUNT = 10_000 if SOAK else 40
+COUNT = 10_000 if SOAK else 30
 
 
 @pytest.mark.parametrize("moves", [False, True])

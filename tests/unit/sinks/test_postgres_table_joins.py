@@ -119,7 +119,9 @@ def job(postgres: PostgresSchema, how: Any, joined: type[Postgres]) -> sk.Job:
 
 
 @pytest.mark.parametrize("killed", [Killed, KilledAfterwards])
-@pytest.mark.parametrize("how", list(JOINED))
+@pytest.mark.parametrize(
+    "how", ["left", *(pytest.param(how, marks=pytest.mark.slow) for how in JOINED if how != "left")]
+)
 def test_a_join_of_tables_with_moving_keys_is_that_of_sql_after_a_crash(
     how: str, killed: type[Killed], root: Path, postgres: PostgresSchema
 ) -> None:

@@ -63,7 +63,7 @@ from statekit.records.union import Records, records_of
 from statekit.records.value_order import order_of_value
 from statekit.shown import shown, shown_text
 from statekit.state.base import State, StateSpec
-from statekit.state.event_time_buffer import BufferedRecord, TieOrder
+from statekit.state.event_time_buffer import BufferedRecord, TieOrder, TieRule
 from statekit.state.key_scope import KeyScope
 from statekit.state.operator_state import ObjectState
 from statekit.state.row_versions import RenamedFields
@@ -120,6 +120,8 @@ class Traits:
             name of the state: for errors. Their users do not choose the names of states.
         made_of: what a function that is made from options does, as data: the runtime does not read
             it, and a model of the function in plain Python does.
+        ties: the order of records of one key and time: by their inputs and values, or by epoch,
+            input and arrival.
         calls: calls a service for records without a key, many at a time, in place of the function.
         concurrency: the largest number of open calls per task, of an `async` function.
     """
@@ -141,6 +143,7 @@ class Traits:
     dropped_states: frozenset[str] = frozenset()
     options_of: Mapping[str, str] = field(default_factory=dict)
     made_of: Any = None
+    ties: TieRule = "values"
     calls: ServiceCall | None = None
     concurrency: int = 100
 
@@ -536,7 +539,8 @@ class Process(Generic[R, P, U]):
         """Return a function that puts buffered records of one key and time into their order.
 
         They are in the order of the fields of `order_by`, then of the declaration of their inputs,
-        of the declaration of their types, and of their values.
+        of the declaration of their types, and of their values; with ties by arrival, in that of
+        their epochs, of the declaration of their inputs, and of their arrival.
         """
         names = plan.inputs
         ranks = [names.index(n) if n in names else len(names) for n in ("", *plan.buffered_inputs)]
@@ -547,6 +551,15 @@ class Process(Generic[R, P, U]):
             record = buffered.record
             fields = () if of_fields is None else order_of_value(of_fields(record))
             return fields, ranks[buffered.input], types.get(type(record), 0)
+
+        def arrived(buffered: BufferedRecord) -> Any:
+            return buffered.epoch, ranks[buffered.input], buffered.number
+
+        def by_arrival(ties: list[BufferedRecord]) -> list[BufferedRecord]:
+            return sorted(ties, key=arrived)
+
+        if self.traits.ties == "arrival":
+            return by_arrival
 
         def in_order(ties: list[BufferedRecord]) -> list[BufferedRecord]:
             ties.sort(key=declared)

@@ -22,7 +22,7 @@ from statekit.kv.multi_get import MultiGet
 from statekit.kv.reducing_operations import ReducingOperations
 from statekit.kv.requests import WHOLE, Given, Keys, RequestPart, check_request_parts, getter
 from statekit.kv.sorted_operations import CellOptions, SortedOperations
-from statekit.kv.store_operator import StoreOperator
+from statekit.kv.store_operator import StoreOperator, Ties
 from statekit.kv.typed_answers import (
     AsOfAnswer,
     AttemptAnswer,
@@ -99,6 +99,9 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
         history: lifetime of replaced values, for `as_of`; a timedelta or a text such as "7 days".
             It needs `event_time`.
         ttl: lifetime of a value.
+        ties: the order of operations of one key and time: "values", the order above, or "arrival":
+            the order of their epochs, of their declaration, and of arrival. Then other epochs may
+            give other answers.
         migrate: per state ("value", or "values" with `sort`) hooks as for `@process`.
 
     Raises:
@@ -135,6 +138,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
         lateness: dt.timedelta | str = dt.timedelta(0),
         history: dt.timedelta | str | None = None,
         ttl: TTL | None = None,
+        ties: Ties = "values",
         migrate: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.name = name
@@ -147,6 +151,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
             lateness=lateness,
             history=history,
             ttl=ttl,
+            ties=ties,
             migrate=migrate,
         )
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process, process
@@ -62,6 +62,10 @@ _OPTIONS_OF = {"former": "with history=", "values": "with sort=", "value": "with
 """Declaration of a store that has a state, by the name of the state."""
 
 
+Ties = Literal["values", "arrival"]
+"""What decides the order of operations of one key and time."""
+
+
 class StoredOperations(NamedTuple):
     """The operations of a store as data, from which a model in plain Python is built.
 
@@ -94,6 +98,7 @@ class StoreOperator:
         lateness: dt.timedelta | str,
         history: dt.timedelta | str | None,
         ttl: TTL | None,
+        ties: Ties,
         migrate: Mapping[str, Any],
     ) -> None:
         self.name = name
@@ -121,6 +126,14 @@ class StoreOperator:
             self.times = {"event_time": "at", "lateness": lateness, "ordered": True}
         elif lateness != dt.timedelta(0):
             raise StateTypeError(f"{self.where}: lateness= needs event_time=")
+        if ties not in typing.get_args(Ties):
+            raise StateTypeError(f'{self.where}: ties={shown(ties)}: use "values" or "arrival"')
+        if ties == "arrival" and event_time is None:
+            raise StateTypeError(
+                f"{self.where}: ties= needs event_time=: without it, operations are in the order "
+                "of arrival"
+            )
+        self.ties = ties
         self.operations: dict[str, Operation] = {}
         self.assemblies: dict[str, MultiGet] = {}
         self.job: Job | None = None
@@ -394,7 +407,7 @@ class StoreOperator:
             self.change,
             {each.request: (each.kind, each.arguments, each.answer) for each in every},
         )
-        traits = replace(declared.traits, made_of=made_of, options_of=_OPTIONS_OF)
+        traits = replace(declared.traits, made_of=made_of, options_of=_OPTIONS_OF, ties=self.ties)
         declared = declared.with_traits(traits)
         first, *others = [each.requests for each in every]
         everything = first.union(*others) if others else first

@@ -491,7 +491,7 @@ class ShardTask:
         if self._timers is not None:
             timers = self._timers.due_timers(("event",), ("event",))
         names = self._plan.buffered_inputs
-        for time, record, place in records:
+        for time, record, place, *_ in records:
             if timers is not None:
                 yield from self._call_back(timers, time)
             self.scope.clocks.advance(time, in_order=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import groupby, islice, takewhile
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from statekit.backend.interface import Backend, StateSize, first_of_groups
 from statekit.backend.mutation import Batch
@@ -58,12 +58,19 @@ class BufferedRecord(NamedTuple):
         time: its event time in microseconds.
         record: the record.
         input: its place in the list of buffered inputs, counted from 1; 0 if it is not known.
+        epoch, number: when it arrived: the epoch, and its number among the records that the shard
+            buffered in it.
     """
 
     time: int
     record: Any
     input: int
+    epoch: int
+    number: int
 
+
+TieRule = Literal["values", "arrival"]
+"""What decides the order of records of one key and time."""
 
 TieOrder = Callable[[list[BufferedRecord]], list[BufferedRecord]]
 """Puts records of one key and time into their order."""
@@ -189,8 +196,7 @@ class EventTimeBuffer:
             for item in items:
                 _, records = keys.setdefault(prefix, (item.key, []))
                 if item.row:
-                    place = item.row[6 - POSITION_BYTES]
-                    ties.append(BufferedRecord(item.time, self.codec.decode(item.content), place))
+                    ties.append(self._buffered(item))
             if self.given_up:
                 ties = [tie for tie in ties if type(tie.record) not in self.given_up]
             records += ties if len(ties) < 2 else self.tie_order(ties)
@@ -199,6 +205,12 @@ class EventTimeBuffer:
             self._rows_added -= len(rows)
             self._bytes_added -= sum(map(len, rows))
         return DueGroup(group, until, [keys[prefix] for prefix in sorted(keys)])
+
+    def _buffered(self, item: _Due) -> BufferedRecord:
+        position = item.row[-POSITION_BYTES:]
+        epoch, number = int.from_bytes(position[:6], "big"), int.from_bytes(position[7:], "big")
+        record = self.codec.decode(item.content)
+        return BufferedRecord(item.time, record, position[6], epoch, number)
 
     def _due_groups(self) -> Iterator[int]:
         """Yield key groups with due records or timers. Seeks skip all other key groups."""

@@ -166,7 +166,8 @@ class ProcessModel:
                 self._largest = at if self._largest is None else max(self._largest, at)
             key = self._entered(self._key_of(record))
             if self.process.ordered is not None:
-                key.buffered.append((cast("dt.datetime", at), number, record))
+                arrived = self._epoch, number
+                key.buffered.append((cast("dt.datetime", at), arrived, record))
             elif self.process.takes_runs:
                 runs.setdefault(self._key_of(record), []).append((at, record))
             else:
@@ -196,12 +197,15 @@ class ProcessModel:
             return None
         return micros_to_datetime(self.process.time_of()(record))
 
-    def _ties(self, record: Any, number: int) -> Any:
+    def _ties(self, record: Any, arrived: tuple[int, int]) -> Any:
         """Return the sort key of buffered records of the same key and time.
 
         Parameters:
-            number: of the input.
+            arrived: the epoch in which it arrived, and the number of the input.
         """
+        if self.process.traits.ties == "arrival":
+            return arrived
+        number = arrived[1]
         types = [member.cls for member in self.process.record_type.members]
         order_by = self.process.order_by
         fields = (
@@ -217,8 +221,8 @@ class KeyModel:
     Attributes:
         states: the models of its states, by name.
         function: the function, and its arguments after the record.
-        buffered: buffered records of an ordered function, with their times and the numbers of their
-            inputs.
+        buffered: buffered records of an ordered function, with their times, and the epochs and the
+            numbers of the inputs in which they arrived.
     """
 
     def __init__(self, process: Process[Any, Any, Any], key: Any) -> None:
@@ -226,7 +230,7 @@ class KeyModel:
         self.context = ContextModel(process.name, key, TimersModel())
         self.states: dict[str, StateModel] = models_of(process, self.clocks)
         self._goes_on = process.errors.goes_on
-        self.buffered: list[tuple[dt.datetime, int, Any]] = []
+        self.buffered: list[tuple[dt.datetime, tuple[int, int], Any]] = []
         states, context = cast("dict[str, State]", self.states), cast("Context", self.context)
         self.function: Bound = process.signature.bind(states, context)
         self._callback_of = process.bind_callbacks(states, context)

@@ -391,19 +391,28 @@ class TimedModel(StoreModel):
         lateness: in seconds.
         history: in seconds.
         is_sorted, has_changes: as for `StoreModel`.
+        by_arrival: whether operations of one time are in the order of arrival.
     """
 
     def __init__(
-        self, lateness: int, history: int = 0, is_sorted: bool = False, has_changes: bool = False
+        self,
+        lateness: int,
+        history: int = 0,
+        is_sorted: bool = False,
+        has_changes: bool = False,
+        by_arrival: bool = False,
     ) -> None:
         super().__init__(is_sorted, has_changes)
+        self.by_arrival = by_arrival
+        self.epochs = 0
         self.lateness = dt.timedelta(seconds=lateness)
         self.history = dt.timedelta(seconds=history)
         self.versions: dict[tuple[Any, ...], list[tuple[dt.datetime, Held | None]]]
         self.versions = defaultdict(list)
         self.watermark = dt.datetime.min.replace(tzinfo=dt.UTC)
         self.largest: dict[str, dt.datetime] = {}
-        self.waiting: list[tuple[str, Op]] = []
+        self.waiting: list[tuple[str, Op, int]] = []
+        """Operations with the numbers of their epochs."""
 
     def time(self, op: Op) -> tuple[Any, ...]:
         return (op.at,)
@@ -454,6 +463,7 @@ class TimedModel(StoreModel):
         self, kinds: Sequence[str], given: Mapping[str, Sequence[Op]]
     ) -> dict[str, list[Answer]]:
         """Return the answers of an epoch, and its late operations as "late.…"."""
+        self.epochs += 1
         if all(kind in self.largest for kind in kinds):
             seen = min(self.largest[kind] for kind in kinds) - self.lateness
             self.watermark = max(self.watermark, seen)
@@ -465,7 +475,7 @@ class TimedModel(StoreModel):
                     late = op if is_whole else (*self.parts(kind, op), op.at)
                     found[f"late.{kind}"].append(plain(late))
                     continue
-                self.waiting.append((kind, op))
+                self.waiting.append((kind, op, self.epochs))
                 self.largest[kind] = max(op.at, self.largest.get(kind, op.at))
         self.answer(found, kinds, self.watermark)
         return self.with_changes(found)
@@ -487,12 +497,14 @@ class TimedModel(StoreModel):
         operations that were removed are dropped.
         """
         due = [each for each in self.waiting if each[1].at <= until and each[0] in kinds]
-        self.waiting = [(kind, op) for kind, op in self.waiting if op.at > until]
-        for kind, op in sorted(due, key=lambda each: self.order(kinds, *each)):
+        self.waiting = [each for each in self.waiting if each[1].at > until]
+        for kind, op, _ in sorted(due, key=lambda each: self.order(kinds, *each)):
             found[kind].append(plain(self.handle(kind, op)))
 
-    def order(self, kinds: Sequence[str], kind: str, op: Op) -> tuple[Any, ...]:
+    def order(self, kinds: Sequence[str], kind: str, op: Op, epoch: int) -> tuple[Any, ...]:
         """Return the order of operations: of equal ones by the parts of their requests."""
+        if self.by_arrival:
+            return op.at, epoch, kinds.index(kind)
         return op.at, kinds.index(kind), _ordered(self.parts(kind, op))
 
 

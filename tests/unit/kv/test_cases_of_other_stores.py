@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -32,11 +32,17 @@ class Get(NamedTuple):
     at: dt.datetime
 
 
-def versions(lateness: str) -> sk.Job:
+def versions(lateness: str, **options: Any) -> sk.Job:
     job = sk.Job("versions")
     store = job.add(
         sk.KVStore(
-            "store", key=str, value=str, event_time="at", lateness=lateness, history="1 hour"
+            "store",
+            key=str,
+            value=str,
+            event_time="at",
+            lateness=lateness,
+            history="1 hour",
+            **options,
         )
     )
     store.put(job.source("puts", Put), key="key", value="value")
@@ -74,6 +80,17 @@ def test_of_two_puts_of_one_time_the_greater_value_stays(arrived: tuple[str, str
         (None, "absent"),
         ("y", "found"),
     ]
+
+
+@pytest.mark.parametrize("epoch_size", [1, 9])
+@pytest.mark.parametrize("arrived", [("x", "y"), ("y", "x")])
+def test_of_two_puts_of_one_time_the_one_that_arrived_later_stays_with_ties_by_arrival(
+    arrived: tuple[str, str], epoch_size: int
+) -> None:
+    puts = [Put("a", value, at(1)) for value in arrived]
+    job = versions("5 seconds", ties="arrival")
+    run = job.run({"puts": puts, "gets": [Get("a", at(1), at(9))]}, epoch_size=epoch_size)
+    assert [found.value for found in run.outputs["got"]] == [arrived[1]]
 
 
 class Word(NamedTuple):

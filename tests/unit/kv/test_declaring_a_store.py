@@ -376,6 +376,8 @@ def test_an_operation_that_does_not_fit_is_refused_and_leaves_nothing_behind(wha
         ({"key": tuple}, "give a type, such as str or tuple.str, int."),
         ({"ttl": "30 days"}, "ttl='30 days': give a TTL, as in sk.TTL"),
         ({"lateness": "5 seconds"}, "lateness= needs event_time="),
+        ({"ties": "arrival"}, "ties= needs event_time="),
+        ({"ties": "time"}, "ties='time': use"),
         ({"history": "7 days"}, "history= is in event time: give event_time="),
     ],
 )

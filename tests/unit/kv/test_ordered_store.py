@@ -62,15 +62,21 @@ class OrderedStore(RuleBasedStateMachine):
     def start(self, data: st.DataObject, parallelism: int) -> None:
         kinds = data.draw(st.permutations(self.kinds))
         declared, changes = data.draw(st.integers(1, len(kinds))), data.draw(st.booleans())
-        self.begin(kinds, declared, parallelism, changes)
+        ties = data.draw(st.sampled_from(["values", "arrival"]))
+        self.begin(kinds, declared, parallelism, changes, ties)
 
     def begin(
-        self, kinds: list[str], declared: int, parallelism: int, changes: bool = False
+        self,
+        kinds: list[str],
+        declared: int,
+        parallelism: int,
+        changes: bool = False,
+        ties: str = "values",
     ) -> None:
         self.missing = kinds[declared:]
         self.passed = 0
-        model = TimedModel(LATENESS, HISTORY, "sort" in self.options, changes)
-        options: dict[str, Any] = {"lateness": after(LATENESS), **self.options}
+        model = TimedModel(LATENESS, HISTORY, "sort" in self.options, changes, ties == "arrival")
+        options: dict[str, Any] = {"lateness": after(LATENESS), "ties": ties, **self.options}
         self.run = StoreRun(kinds[:declared], model, parallelism, 16, event_time="at", **options)
 
     def given(self, operations: list[Any]) -> Given:

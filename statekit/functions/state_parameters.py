@@ -229,8 +229,8 @@ def _options(where: str, state_cls: type[State], options: tuple[Any, ...]) -> di
     for option in options:
         if isinstance(option, type) and option in _OPTIONS:
             raise StateTypeError(f"{where}: write {option.__name__}(...), not the class itself")
-        option_class = type(option)
-        if option_class not in _OPTIONS:
+        option_class = next((of for of in _OPTIONS if isinstance(option, of)), None)
+        if option_class is None:
             continue
         name = option_class.__name__
         if option_class not in state_cls.options:

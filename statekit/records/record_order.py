@@ -195,7 +195,9 @@ def _differs_from_before(values: pa.Array) -> pa.Array:
     """
     if pa.types.is_floating(values.type):
         values = pc.add(values, 0.0)
-    encoded = values.dictionary_encode(null_encoding="encode").indices
+    encoded = values
+    if values.null_count or not pa.types.is_integer(values.type):
+        encoded = values.dictionary_encode(null_encoding="encode").indices
     differs = pc.not_equal(encoded.slice(1), encoded.slice(0, max(len(encoded) - 1, 0)))
     return pa.concat_arrays([pa.array([True][: len(values)], pa.bool_()), differs])
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 
+import pyarrow as pa
 from pyspark.daemon import manager
 
 from statekit.spark.worker import shards
@@ -14,5 +15,6 @@ from statekit.spark.worker import shards
 __all__ = ["manager", "shards"]
 
 if __name__ == "__main__":
+    pa.scalar(1)  # imports pandas, if it is there, which takes a worker half a second
     gc.freeze()  # workers share these objects as long as nothing writes to them
     manager()

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from statekit.checkpoint.job_file import Clock, TtlRecord
 from statekit.errors import StateTypeError
@@ -171,6 +171,9 @@ class Aggregate(Generic[In, Acc, Out]):
     add: Callable[[Acc, In], Acc]
     result: Callable[[Acc], Out]
     merge: Callable[[Acc, Acc], Acc] | None = None
+
+    keeps_parts: ClassVar[bool] = False
+    """Whether an accumulator has only parts of the accumulator before and of what was added."""
 
     def __post_init__(self) -> None:
         for name in ("create", "add", "result", "merge"):

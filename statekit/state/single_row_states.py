@@ -227,6 +227,11 @@ class _Accumulating(SingleRowState):
 
     __slots__ = ("_spoiled",)
 
+    @property
+    def _keeps_parts(self) -> bool:
+        """Whether a new value has the stored form, as what it is combined of has it."""
+        return False
+
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)
         self._from_row, self._to_row = self._decode, self._encode
@@ -249,7 +254,7 @@ class _Accumulating(SingleRowState):
 
         Parameters:
             prefixes: of the keys, each once.
-            values: of the declared type without None, which adds nothing.
+            values: in their stored form, without None, which adds nothing.
 
         Raises:
             StateTypeError: as for `add`.
@@ -307,7 +312,9 @@ class _Accumulating(SingleRowState):
         held = current
         if keeps and not self._immutable:
             held = [None if was is None else self._copy(was) for was in current]
-        new = self._stored_forms(self._combined(held, values))
+        new = self._combined(held, values)
+        if not self._keeps_parts:
+            new = self._stored_forms(new)
         changed = [value is not None for value in values]
         self._put_added(prefixes, changed, current, new, before, indexed)
         return current, new
@@ -499,6 +506,10 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
             was if value is None else add(create() if was is None else was, value)
             for was, value in zip(current, values, strict=True)
         ]
+
+    @property
+    def _keeps_parts(self) -> bool:
+        return self._aggregate.keeps_parts
 
     def results(self, values: list[Any]) -> list[Any]:
         result = self._aggregate.result

@@ -210,6 +210,12 @@ def _pairs(sums: Sequence[Any], counts: Sequence[int]) -> list[Any]:
     return [None if pair[0] is None else pair for pair in zip(sums, counts, strict=True)]
 
 
+class _OfWholeRecords(Aggregate[Any, Any, Any]):
+    """The functions of a state that keeps some of the records that are added."""
+
+    keeps_parts = True
+
+
 class _OfRecords(FieldAggregate):
     """An aggregate that keeps the first records in an order."""
 
@@ -227,7 +233,7 @@ class _OfRecords(FieldAggregate):
             results.check_type(self.verb, name, ORDERED)
         record = results.record
         merged, result = self.order.completed(record).merged, self.result(record)
-        functions: Aggregate[Any, Any, Any] = Aggregate(tuple, merged, self.finish(record), merged)
+        functions = _OfWholeRecords(tuple, merged, self.finish(record), merged)
         held, taken = (GenericAlias(tuple, (record.cls, ...)), GenericAlias(list, (record.cls,)))
         return Accumulation(
             state=Annotated[_AGGREGATING[taken, held, result], functions],

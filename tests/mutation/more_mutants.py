@@ -239,13 +239,15 @@ STORES = [
     Mutant(
         "limit-before-reverse",
         "a reversed scan with a limit has the first entries, and not the last",
-        "kv/operations.py",
+        "kv/range_operations.py",
         """
-        entries = states.scan(start, end, reverse=reverse)
-        return""",
+            return (list(islice(self._entries(request, states), first, end)),)
+""",
         """
-        entries = iter([*islice(states.scan(start, end), limit)][:: -1 if reverse else 1])
-        return""",
+            found = states.scan(**self.selected.of(request))
+            entries = [self.entry(sort=sort, value=value) for sort, value in islice(found, end)]
+            return (entries[:: -1 if self.reverse else 1][first:],)
+""",
         ("sorted_store",),
     ),
     Mutant(
@@ -253,10 +255,10 @@ STORES = [
         "at the instant of its replacement, a value is still there",
         "kv/layouts.py",
         """
-            if replaced_at > request.as_of:
+        for replaced_at, replaced in former.scan(time, closed="none"):
 """,
         """
-            if replaced_at >= request.as_of:
+        for replaced_at, replaced in former.scan(time, closed="both"):
 """,
         ("past_store",),
     ),

@@ -271,10 +271,10 @@ STATES = [
         "a scan of a map includes its end",
         "state/map_state.py",
         """
-        end = prefix_end(prefix) if hi is None else prefix + self.subkey(hi)
+            ends.append(prefix + self.subkey(hi) + (_NEXT if closed in ("right", "both") else b""))
 """,
-        r"""
-        end = prefix_end(prefix) if hi is None else prefix + self.subkey(hi) + b"\x00"
+        """
+            ends.append(prefix + self.subkey(hi) + _NEXT)
 """,
     ),
     Mutant(

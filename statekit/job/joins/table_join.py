@@ -140,7 +140,7 @@ class TableJoin:
         right: Sequence[Any] | None,
         points: Points,
         at_key: Callable[[int], None],
-        was: _Flags | None,
+        was: Sequence[bool] | None,
     ) -> list[Any]:
         """Return changes of rows of the join; see `JoinResults.of`.
 
@@ -151,7 +151,7 @@ class TableJoin:
         results = self.results.of(left, right, points, at_key, deleted=deleted)
         if self.keyed is None:
             return results
-        before = repeat(True) if was is None else was.tolist()
+        before = repeat(True) if was is None else was
         return self.keyed.of(left, right, results, before, deleted=deleted)
 
 
@@ -324,7 +324,7 @@ class _Changes:
                         rows_at(of_right, theirs[some]),
                         left.points.at(ours[some]),
                         self._at_key,
-                        before,
+                        None if before is None else before.tolist(),
                     )
 
     def alone(self, *, deleted: bool) -> Iterator[list[Any]]:
@@ -349,5 +349,5 @@ class _Changes:
             left, right = (own, None) if table is self._left else (None, own)
             points = rows.points.at(some)
             yield self._join.changes(
-                left, right, points, self._at_key, None if deleted else was[some]
+                left, right, points, self._at_key, None if deleted else was[some].tolist()
             )

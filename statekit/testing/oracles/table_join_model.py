@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from statekit.functions.process import Process
 from statekit.job.joins.matching import Points
 from statekit.job.joins.moves import MovingRows
@@ -45,7 +43,7 @@ class TableJoinModel:
         after = dict(self._pairs())
         gone = [self._result(pair, None) for of, pair in before.items() if of not in after]
         there = [
-            self._result(pair, np.array([of in before]))
+            self._result(pair, [of in before])
             for of, pair in after.items()
             if of not in before or before[of] != pair
         ]
@@ -77,11 +75,11 @@ class TableJoinModel:
             if _is_alone(self._join.right, ("right", key) in matched):
                 yield (None, key), (None, row)
 
-    def _result(self, pair: _Pair, was: Any) -> Any:
+    def _result(self, pair: _Pair, was: list[bool] | None) -> Any:
         """Return a change of a row of the join.
 
         Parameters:
-            was: whether it was there, as an array; None if it is deleted.
+            was: whether it was there; None if it is deleted.
         """
         rows = [None if row is None else [row] for row in pair]
         changes, point = self._join.changes, Points.one(0)

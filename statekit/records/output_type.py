@@ -103,6 +103,18 @@ class OutputType:
         except CALL_FAILURES as error:
             raise self._explained(records, error) from error
 
+    def batch_of_columns(self, columns: Columns) -> Any:
+        """Return a record batch of the values of each column, after checking them.
+
+        Raises:
+            StateTypeError: the declared type has no Arrow schema.
+            Exception: a value does not fit. `to_batch` says which record.
+
+        >>> OutputType(tuple[str, int], where="count").batch_of_columns([["a"], [1]]).to_pylist()
+        [{'_1': 'a', '_2': 1}]
+        """
+        return pa.RecordBatch.from_arrays(self._arrays(columns), schema=self.arrow_schema)
+
     @functools.cached_property
     def copy(self) -> Copy | None:
         """A function that copies one output when it is emitted; None if outputs are immutable."""

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statekit.codec.annotations import peel, struct_flavour
-from statekit.errors import ProcessError, StateTypeError
+from statekit.errors import CALL_FAILURES, ProcessError, StateTypeError
 from statekit.records.arrow_sort import row_numbers
 from statekit.records.group_lists import GroupLists
 from statekit.records.grouping import DIGITS, Aggregates, Groups, grouped, listed, without_late
@@ -394,12 +394,26 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
 
     def _columns(self, records: Sequence[Any]) -> pa.Table:
         """Return the aggregated fields of records as a table."""
-        batch = self._outputs.to_batch(list(map(self._project, records)))
+        try:
+            batch = self._outputs.batch_of_columns(self._split(records))
+        except CALL_FAILURES:  # below, the error names the record
+            batch = self._outputs.to_batch(list(map(self._project, records)))
         return pa.Table.from_batches([batch])
 
     @cached_property
     def _outputs(self) -> OutputType:
         return OutputType(self._projected.cls, self.record.where, noun="record")
+
+    def _split(self, records: Sequence[Any]) -> list[list[Any]]:
+        """Return the aggregated fields of records as columns."""
+        names = self._projected.field_names
+        if self.record.flavour == "typeddict":
+            records, get = list(map(self._project, records)), self._projected.getter(names)
+        else:
+            get = self.record.getter(names)
+        if len(names) == 1:
+            return [list(map(get, records))]
+        return list(map(list, zip(*map(get, records), strict=True))) or [[] for _ in names]
 
     @cached_property
     def _project(self) -> Callable[[Any], Any]:

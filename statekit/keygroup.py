@@ -22,7 +22,9 @@ from statekit.timestamp import datetime_to_micros, timedelta_to_micros
 
 DEFAULT_GROUPS = 128
 MAX_GROUPS = 32_768
-_SEED = 42
+SEED = 42
+"""The seed of the hash of keys, that of Spark."""
+
 _SIGN = 1 << 63
 _WRAP = 1 << 64
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -136,7 +138,7 @@ def key_hash(fields: Iterable[Any]) -> int:
     >>> key_hash(["UA", None]) == key_hash(["UA"])
     True
     """
-    value = _hash_tuple(fields, _SEED)
+    value = _hash_tuple(fields, SEED)
     return value - _WRAP if value >= _SIGN else value
 
 

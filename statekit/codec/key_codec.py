@@ -470,7 +470,7 @@ class KeyCodec(Generic[T]):
             StateTypeError: keys of the type have no such prefix.
 
         >>> key_codec(str).encode_prefix("UA"), key_codec(tuple[str, int]).encode_prefix(("UA",))
-        (b'UA', b'UA\x00\x00')
+        (b'UA', b'UA\\x00\\x00')
         """
         return _encode_prefix(self.schema, prefix)
 

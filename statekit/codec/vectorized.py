@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from statekit.keygroup import SEED
+
 _SIGN = np.uint64(1 << 63)
+
+_PRIMES = [
+    np.uint64(prime)
+    for prime in (
+        0x9E3779B185EBCA87,
+        0xC2B2AE3D27D4EB4F,
+        0x165667B19E3779F9,
+        0x85EBCA77C2B2AE63,
+        0x27D4EB2F165667C5,
+    )
+]
 
 
 def big_endian(values: Iterable[int], count: int) -> list[bytes]:
@@ -65,3 +78,38 @@ def numbered(start: bytes, first: int, count: int) -> list[bytes]:
     rows[:, :6] = np.frombuffer(start, np.uint8)  # overwrites the two zero bytes
     packed: list[bytes] = rows.view("V12").reshape(count).tolist()
     return packed
+
+
+def key_groups_of_ints(columns: Sequence[Sequence[int]], groups: int) -> list[int]:
+    """Return the key groups of many keys, as `keygroup.key_group` of each.
+
+    A hash is XXH64 of eight bytes, with the hash of the field before as its seed
+    (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md).
+
+    Parameters:
+        columns: the ints of each field of the keys, in parallel.
+        groups: how many key groups there are.
+
+    Raises:
+        OverflowError: an int does not fit 64 bits.
+
+    >>> from statekit.keygroup import key_group
+    >>> key_groups_of_ints([[7, 8], [-1, 0]], 128) == [key_group((7, -1)), key_group((8, 0))]
+    True
+    """
+    one, two, three, four, five = _PRIMES
+    hashed: Any = np.full(len(columns[0]), SEED, np.uint64)
+    for column in columns:
+        field = np.fromiter(column, np.int64, len(column)).view(np.uint64)
+        mixed = _rotated(field * two, 31) * one
+        hashed = _rotated((hashed + five + np.uint64(8)) ^ mixed, 27) * one + four
+        hashed = (hashed ^ (hashed >> np.uint64(33))) * two
+        hashed = (hashed ^ (hashed >> np.uint64(29))) * three
+        hashed = hashed ^ (hashed >> np.uint64(32))
+    found: list[int] = (hashed.view(np.int64) % groups).tolist()
+    return found
+
+
+def _rotated(values: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]:
+    """Return 64-bit numbers rotated to the left."""
+    return (values << np.uint64(bits)) | (values >> np.uint64(64 - bits))

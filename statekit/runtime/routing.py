@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain, repeat
+from operator import add
 from typing import Any, NamedTuple
 
+from statekit.codec.vectorized import big_endian, key_groups_of_ints
 from statekit.errors import StateTypeError
 from statekit.job.plan import Operator
 from statekit.keygroup import group_range, pack_group, shard_of_group
@@ -117,10 +119,28 @@ class Routing:
         known = self._known
         if len(known) > _KEPT_KEYS:
             known.clear()
-        for key, own in numbers.items():
-            if key not in known:
-                known[key] = self._place(key, records[own[0]])
+        new = [key for key in numbers if key not in known]
+        placed = self._places_of_ints(new)
+        if placed is None:
+            placed = [self._place(key, records[numbers[key][0]]) for key in new]
+        known.update(zip(new, placed, strict=True))
         return list(map(known.__getitem__, numbers))
+
+    def _places_of_ints(self, keys: Sequence[Any]) -> list[_Place] | None:
+        """Return the place of each key, computed in columns; None if they are no ints, or tuples of
+        ints.
+        """
+        is_tuple = bool(keys) and type(keys[0]) is tuple
+        columns: list[Sequence[Any]] = list(zip(*keys, strict=True)) if is_tuple else [keys]
+        if not columns or any(set(map(type, column)) != {int} for column in columns):
+            return None
+        try:
+            groups = key_groups_of_ints(columns, self._key_groups)
+            encoded = self._operator.declared.key_codec.encode_all(keys)
+        except (OverflowError, StateTypeError):  # of one key after the other, the error names it
+            return None
+        prefixes = map(add, big_endian(groups, len(keys)), encoded)
+        return list(map(_Place, prefixes, groups))
 
     def _place(self, key: Any, record: Any) -> _Place:
         group, process = self._builder.key_group(key, record), self._operator.declared

@@ -189,7 +189,7 @@ class ValueState(SingleRowState, Generic[T]):
         >>> harness = Harness(login)
         >>> harness.send({"user": 1, "name": "ada", "minutes": 5})
         ['ada']
-        >>> _ = harness.advance_processing_time(dt.timedelta(minutes=6))
+        >>> _ = harness.advance_processing_time(dt.datetime(1970, 1, 1, 0, 6, tzinfo=dt.UTC))
         >>> harness.send({"user": 1})
         [None]
         """

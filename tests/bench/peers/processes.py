@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -56,6 +57,7 @@ def run(python: Path, module: str, arguments: Sequence[str], *, limit_s: float =
         job = subprocess.Popen(
             [str(python), "-m", module, *arguments],
             cwd=ROOT,
+            env=_environment(python),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -87,6 +89,16 @@ def run(python: Path, module: str, arguments: Sequence[str], *, limit_s: float =
         finally:
             late.cancel()
             _end(job)
+
+
+def _environment(python: Path) -> dict[str, str]:
+    """The variables of a job. One without statekit must not take itself for a test, since `tests`
+    imports statekit then.
+    """
+    is_ours = python == Path(sys.executable)
+    return {
+        name: value for name, value in os.environ.items() if is_ours or name != "PYTEST_VERSION"
+    }
 
 
 def _told(job: subprocess.Popen[str], word: str) -> dict[str, Any]:

@@ -160,7 +160,7 @@ def test_all_operations_of_a_store_are_what_plain_python_says(history: str | Non
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [{}, {"event_time": "at", "lateness": "20 s"}], ids=["", "timed"])
 def test_all_operations_of_a_sorted_store_are_what_plain_python_says(times: Any) -> None:
-    kinds = ("put", "scan_page", "multi_scan", "last", "count", "remove_range", "trim")
+    kinds = ("put", "scan_page", "multi_scan", "last", "count", "remove_range", "trim_to_two")
     check(store(*kinds, sort=int, **times), holds=["plain Python"], depth="quick")
 
 

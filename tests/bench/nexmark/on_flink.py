@@ -32,9 +32,12 @@ from tests.bench.report import STATEKIT_DURABLE, Row
 __all__ = ["BENCHMARKS", "FLINK_SQL", "STATEKIT", "check", "remaining"]
 
 EVENTS = int(os.environ.get("STATEKIT_BENCH_FLINK_EVENTS", "2_000_000"))
-"""For queries that take bids. Those of persons and auctions alone are given five times as many."""
-
 PER_BATCH = 500_000
+
+_WITHOUT_BIDS = 5
+"""How many times as many events there are in all, and in a batch, for queries that take no bids: of
+50 events four are of persons and auctions.
+"""
 
 EVERY_S = "10"
 
@@ -110,16 +113,21 @@ def _kinds(number: int) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in taken)
 
 
+def _times(number: int) -> int:
+    return 1 if "bids" in _kinds(number) else _WITHOUT_BIDS
+
+
 def measured(number: int, events: int = EVENTS, rounds: int = ROUNDS) -> Row:
     """A query over the first events of a seed."""
-    count = events if "bids" in _kinds(number) else 5 * events
+    times = _times(number)
+    count, per_batch = times * events, times * PER_BATCH
     match = Match(STATEKIT, FLINK_SQL, _note(number), count, wanted="")
     title = f"one core, Nexmark query {number}, {QUERIES[number].asks}, {count:,} events"
     with tempfile.TemporaryDirectory() as home:
 
         def turns() -> Turns:
-            whole = Streams(Path(home) / "whole", count, PER_BATCH, _kinds(number)).write()
-            start = Streams(Path(home) / "start", START_EVENTS, PER_BATCH, _kinds(number)).write()
+            whole = Streams(Path(home) / "whole", count, per_batch, _kinds(number)).write()
+            start = Streams(Path(home) / "start", START_EVENTS, per_batch, _kinds(number)).write()
             expected = answers(number, whole.tables())
             for side in (STATEKIT, FLINK_SQL):
                 check(side, number, whole, expected)
@@ -138,7 +146,7 @@ def _note(number: int) -> str:
     return (
         f"Flink SQL runs in the JVM and calls no Python; statekit calls it for "
         f"{QUERIES[number].calls}. Both read {read} from the same JSON lines on two cores, "
-        f"statekit in batches of {PER_BATCH:,} events of all kinds."
+        f"statekit in batches of {_times(number) * PER_BATCH:,} events of all kinds."
     )
 
 

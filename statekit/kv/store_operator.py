@@ -414,7 +414,7 @@ class StoreOperator:
         return everything.process(declared, name=self.name, replace=True)
 
     def _respond(self) -> Respond:
-        """Return the function that handles requests, and returns what the store emits for each."""
+        """Return the function that handles requests: it returns the answer, and the changes."""
         every = self.operations.values()
         if self.change is None:
             handlers = {

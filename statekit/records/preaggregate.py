@@ -395,7 +395,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     def _columns(self, records: Sequence[Any]) -> pa.Table:
         """Return the aggregated fields of records as a table."""
         try:
-            batch = self._outputs.batch_of_columns(self._split(records))
+            batch = self._outputs.batch_of_columns(list(map(list, self._split(records))))
         except CALL_FAILURES:  # below, the error names the record
             batch = self._outputs.to_batch(list(map(self._project, records)))
         return pa.Table.from_batches([batch])
@@ -404,16 +404,14 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     def _outputs(self) -> OutputType:
         return OutputType(self._projected.cls, self.record.where, noun="record")
 
-    def _split(self, records: Sequence[Any]) -> list[list[Any]]:
-        """Return the aggregated fields of records as columns."""
+    @cached_property
+    def _split(self) -> Callable[[Sequence[Any]], Sequence[Sequence[Any]]]:
+        """A function from records to columns of their aggregated fields."""
         names = self._projected.field_names
-        if self.record.flavour == "typeddict":
-            records, get = list(map(self._project, records)), self._projected.getter(names)
-        else:
-            get = self.record.getter(names)
-        if len(names) == 1:
-            return [list(map(get, records))]
-        return list(map(list, zip(*map(get, records), strict=True))) or [[] for _ in names]
+        if self.record.flavour != "typeddict":
+            return self.record.columns_of(names)
+        columns_of = self._projected.columns_of(names)  # a key field may not be absent
+        return lambda records: columns_of(list(map(self._project, records)))
 
     @cached_property
     def _project(self) -> Callable[[Any], Any]:

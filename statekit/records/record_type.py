@@ -8,7 +8,7 @@ import functools
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -127,6 +127,30 @@ class RecordType(RecordDeclaration):
         for name, part in later.items():
             object.__setattr__(made, name, part)
         return made
+
+    def columns_of(
+        self, fields: Sequence[str]
+    ) -> Callable[[Sequence[Any]], Sequence[Sequence[Any]]]:
+        """Return a function from records to a column of each field. An absent key has None.
+
+        Raises:
+            ProcessError: as for `getter`.
+
+        >>> from typing import NamedTuple
+        >>> class Flight(NamedTuple):
+        ...     tail: str
+        ...     airport: str
+        >>> RecordType.of(Flight, where="example").columns_of(["airport"])([Flight("N1", "JFK")])
+        [['JFK']]
+        """
+        if self.flavour == "typeddict":
+            return lambda records: [[of.get(name) for of in records] for name in fields]
+        if self.flavour == "namedtuple" and tuple(fields) == tuple(self.field_names):
+            return lambda records: list(zip(*records, strict=True)) or [()] * len(fields)
+        get = self.getter(tuple(fields))
+        if len(fields) == 1:
+            return lambda records: [list(map(get, records))]
+        return lambda records: list(zip(*map(get, records), strict=True)) or [()] * len(fields)
 
     def getter(self, fields: tuple[str, ...]) -> Callable[[Any], Any]:
         """Return a C-speed getter of one field (a scalar) or of several (a tuple).

@@ -31,6 +31,7 @@ To add a state type with an existing row shape: write its class here in `state`,
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -62,6 +63,18 @@ SWEPT_MIN = 10_000
 
 # The same when event time has ended, and the epoch has nothing else to do.
 SWEPT_AT_END = 200_000
+
+
+def row_sizes(row_keys: Iterable[bytes], rows: Iterable[bytes | None]) -> list[int]:
+    """Return the bytes that each row takes with its key; 0 for an absent row.
+
+    >>> row_sizes([b"ada", b"bob"], [b"500", None])
+    [6, 0]
+    """
+    return [
+        0 if row is None else len(row_key) + len(row)
+        for row_key, row in zip(row_keys, rows, strict=True)
+    ]
 
 
 class _Absent:

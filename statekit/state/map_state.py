@@ -30,7 +30,7 @@ from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.errors import StateTypeError
 from statekit.shown import shown, shown_text
 from statekit.state import base
-from statekit.state.base import ABSENT, ManyRowState, StateSpec
+from statekit.state.base import ABSENT, ManyRowState, StateSpec, row_sizes
 from statekit.state.key_scope import KeyScope
 from statekit.state.options import Aggregate
 from statekit.state.row_cache import UNKNOWN, RowCache
@@ -316,9 +316,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         """
         places = sorted(set(row_keys))
         rows = self._backend.get_many(self._name, places)
-        sizes = [
-            0 if row is None else len(key) + len(row) for key, row in zip(places, rows, strict=True)
-        ]
+        sizes = row_sizes(places, rows)
         create, add = aggregate.create, aggregate.add
         held = [
             create() if row is None else value

@@ -14,7 +14,7 @@ from statekit.checkpoint.era import PERMANENT, UNWRITTEN
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import CorruptCheckpointError, StateTypeError
-from statekit.state.base import ABSENT, StateSpec
+from statekit.state.base import ABSENT, StateSpec, row_sizes
 from statekit.state.key_scope import KeyScope
 from statekit.state.options import TTL, Aggregate, Default, Reduce
 from statekit.state.row_cache import UNKNOWN, RowCache
@@ -60,10 +60,7 @@ class SingleRowState(RowCache):
         A missing row has the value None. The write times are empty for a state without a TTL.
         """
         rows: list[Any] = self._read_all(prefixes)
-        sizes = [
-            0 if row is None else len(key) + len(row)
-            for key, row in zip(prefixes, rows, strict=True)
-        ]
+        sizes = row_sizes(prefixes, rows)
         decode, written = self._decode, []
         try:
             if self.expiry is not None:

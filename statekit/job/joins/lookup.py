@@ -22,6 +22,7 @@ from statekit.job.joins.matching import Points, Reach
 from statekit.job.joins.side_rows import KeptSide, NewRows, Side
 from statekit.job.joins.stream_join import new_rows, next_step, note_key, rows_at, set_timers
 from statekit.records.keyed_batch import KeyedRecords
+from statekit.state.base import row_sizes
 from statekit.state.map_state import MapState
 from statekit.state.single_row_states import ValueState
 from statekit.timestamp import MAX_MICROS
@@ -103,9 +104,7 @@ class LookupByArrival(Lookup):
             deleted = self.is_deleted(row)
             (removed if deleted else written).append(key)
             current[key] = None if deleted else row
-        sizes = [
-            0 if row is None else len(p) + len(row) for p, row in zip(prefixes, stored, strict=True)
-        ]
+        sizes = row_sizes(prefixes, stored)
         table.replace_rows(
             [prefixes[key] for key in written],
             [current[key] for key in written],

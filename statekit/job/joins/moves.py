@@ -18,6 +18,7 @@ from statekit.functions.process import Process, Traits, process
 from statekit.functions.signature import declare
 from statekit.job.joins.join_declaration import Row, with_flag
 from statekit.records.keyed_batch import KeyedRecords
+from statekit.state.base import row_sizes
 from statekit.state.single_row_states import ValueState
 
 _VALUE: Any = ValueState
@@ -71,10 +72,7 @@ class MovingRows:
         after: Sequence[Any],
     ) -> None:
         """Write the values that have changed."""
-        sizes = [
-            0 if row is None else len(place) + len(row)
-            for place, row in zip(places, stored, strict=True)
-        ]
+        sizes = row_sizes(places, stored)
         every = list(compress(zip(places, sizes, after, strict=True), changed))
         there = [each for each in every if each[2] is not None]
         on.replace_rows(

@@ -25,6 +25,7 @@ from statekit.job.joins.net_changes import KeyedChanges
 from statekit.job.joins.side_rows import KeptRows, KeptSide, NewRows, Side
 from statekit.job.joins.stream_join import SplitRows, new_rows, rows_at
 from statekit.records.keyed_batch import KeyedRecords
+from statekit.state.base import row_sizes
 from statekit.state.map_state import MapState
 
 _HERE = Reach(0, 0)
@@ -237,10 +238,7 @@ class _ChangedTable:
     def write(self) -> None:
         """Write the changes."""
         changed = self._versions
-        sizes = [
-            0 if row is None else len(row_key) + len(row)
-            for row_key, row in zip(self._row_keys, self._stored, strict=True)
-        ]
+        sizes = row_sizes(self._row_keys, self._stored)
         remains = changed.remains.tolist()
         gone = zip(self._row_keys, sizes, strict=True)
         self._state.replace_rows(

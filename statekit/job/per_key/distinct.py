@@ -24,6 +24,7 @@ from statekit.records.preaggregate import Combiner
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords
 from statekit.shown import shown
+from statekit.state.base import row_sizes
 from statekit.state.options import TTL
 from statekit.state.single_row_states import ValueState
 from statekit.state.timers import Timer
@@ -217,10 +218,7 @@ class KeptTimes:
         if not changed:
             return found
         needed_us = datetime_to_micros(ctx.watermark) - within_us
-        sizes = [
-            0 if row is None else len(key) + len(row)
-            for key, row in zip(row_keys, rows, strict=True)
-        ]
+        sizes = row_sizes(row_keys, rows)
         is_changed = list(map(changed.__contains__, row_keys))
         new = [_needed(times_of[row_key], needed_us) for row_key in compress(row_keys, is_changed)]
         kept.replace_rows(

@@ -5,7 +5,7 @@ Each is an aggregate by key whose results are records, and not lists of records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -87,7 +87,7 @@ def ranks(
     types = {field: results.annotation(field) for field in names} | {RANK: int}
     output, make = results.result_class(name, types, into)
     (added,) = kept.added
-    fields_of = _fields_of(record, names)
+    fields_of = record.columns_of(names)
 
     def fold(keys: KeyColumns, state: Any) -> list[Any]:
         before, after = state.change_all(keys.prefixes, added(keys.columns))
@@ -116,20 +116,6 @@ def _add_changed(
         if record != before:
             places.append(place)
             records.append(record)
-
-
-def _fields_of(
-    record: RecordType, names: Sequence[str]
-) -> Callable[[Sequence[Any]], Sequence[Sequence[Any]]]:
-    """Return a function from records to columns of their fields."""
-    if record.flavour == "namedtuple":
-        return lambda records: list(zip(*records, strict=True))
-    if record.flavour == "typeddict":  # a key may be absent
-        return lambda records: [[of.get(name) for of in records] for name in names]
-    get = record.getter(tuple(names))
-    if len(names) == 1:
-        return lambda records: [list(map(get, records))]
-    return lambda records: list(zip(*map(get, records), strict=True))
 
 
 def _kept(

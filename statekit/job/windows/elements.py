@@ -18,6 +18,7 @@ from statekit.codec.vectorized import sortable_ints
 from statekit.functions.context import Context, Due
 from statekit.job.windows.instants import LAST
 from statekit.keygroup import GROUP_BYTES
+from statekit.state.base import row_sizes
 from statekit.state.map_state import MapState
 from statekit.state.single_row_states import ValueState
 
@@ -156,10 +157,7 @@ def add_elements(
     at_times = map(add, chain.from_iterable(map(repeat, of_keys, sizes)), sortable_ints(times_us))
     numbers = sortable_ints(list(chain.from_iterable(map(range, before, ends))))
     elements.replace_rows(list(map(add, at_times, numbers)), list(values), [0] * len(values), ())
-    replaced = [
-        0 if row is None else len(key) + len(row) for key, row in zip(of_keys, stored, strict=True)
-    ]
-    number.replace_rows(of_keys, ends, replaced, ())
+    number.replace_rows(of_keys, ends, row_sizes(of_keys, stored), ())
 
 
 # ------------------------------------------------------------------------------------ row by row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -434,10 +435,9 @@ class TimedModel(StoreModel):
 
     def read_versions(self, op: Op, start: Any = None, end: Any = None) -> tuple[Any, ...]:
         last_of_time = dict(self.versions[self.cell(op)])
-        times = sorted(last_of_time)
         found = [
             (last_of_time[since], since, until)
-            for since, until in zip(times, [*times[1:], None], strict=True)
+            for since, until in itertools.pairwise([*sorted(last_of_time), None])
             if last_of_time[since] is not None
             and (until is None or op.at - until < self.history)
             and (until is None or start is None or until > start)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import IO, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statekit.backend.mutation import DELETE, DELETE_RANGE, PUT, Batch
 from statekit.errors import CorruptCheckpointError, StorageError
@@ -37,7 +38,7 @@ _PLAIN_BYTES_MAX = 4096
 # and not less time for many.
 _USE_THREADS = False
 
-_SCHEMA = pa.schema(
+CHANGES_SCHEMA = pa.schema(
     [
         pa.field("state", pa.dictionary(pa.int16(), pa.string()), nullable=False),
         pa.field("op", pa.uint8(), nullable=False),
@@ -45,6 +46,23 @@ _SCHEMA = pa.schema(
         pa.field("value", pa.binary()),
     ]
 )
+
+
+def mutation_columns(batch: Batch, codes: Mapping[str, int], names: pa.Array) -> pa.RecordBatch:
+    """Return the mutations of a batch as columns of a change file.
+
+    Parameters:
+        codes: the place of each state in `names`.
+        names: of all states that may occur.
+    """
+    of_rows = pa.array(list(map(codes.__getitem__, batch.states)), pa.int16())
+    columns = [
+        pa.DictionaryArray.from_arrays(of_rows, names),
+        pa.Array.from_buffers(pa.uint8(), len(batch), [None, pa.py_buffer(bytes(batch.ops))]),
+        pa.array(batch.keys, pa.binary()),
+        pa.array(batch.values, pa.binary()),
+    ]
+    return pa.record_batch(columns, schema=CHANGES_SCHEMA)
 
 
 class Changes:
@@ -64,37 +82,35 @@ class Changes:
         self.bytes = 0
         """Bytes of keys and values."""
 
-    def append(self, batch: Batch) -> None:
-        """Write the mutations of a batch.
+    def append(self, batch: Batch | pa.RecordBatch) -> None:
+        """Write the mutations of a batch, or those of columns with the same states.
 
         Raises:
             StorageError: the local disk is full or failed.
         """
         if not len(batch):
             return
-        codes = pa.array(list(map(self._codes.__getitem__, batch.states)), pa.int16())
-        columns = [
-            pa.DictionaryArray.from_arrays(codes, self._names),
-            pa.Array.from_buffers(pa.uint8(), len(batch), [None, pa.py_buffer(bytes(batch.ops))]),
-            pa.array(batch.keys, pa.binary()),
-            pa.array(batch.values, pa.binary()),
-        ]
+        if isinstance(batch, Batch):
+            rows, size = mutation_columns(batch, self._codes, self._names), batch.size_bytes
+        else:
+            rows, sizes = batch, map(pc.binary_length, batch.columns[2:])
+            size = sum(pc.sum(each).as_py() or 0 for each in sizes)
         with _writable():
-            self._opened(batch).write_batch(pa.record_batch(columns, schema=_SCHEMA))
+            self._opened(size).write_batch(rows)
         self._rows += len(batch)
-        self.bytes += batch.size_bytes
+        self.bytes += size
 
     @cached_property
     def _names(self) -> pa.Array:
         return pa.array(list(self._codes), pa.string())
 
-    def _opened(self, first: Batch) -> pa.ipc.RecordBatchFileWriter:
+    def _opened(self, first_bytes: int) -> pa.ipc.RecordBatchFileWriter:
         if self._writer is None:
-            codec = "zstd" if first.size_bytes > _PLAIN_BYTES_MAX else None
+            codec = "zstd" if first_bytes > _PLAIN_BYTES_MAX else None
             spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX)  # noqa: SIM115 - see drop()
             self._file = cast("IO[bytes]", spool)
             options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=_USE_THREADS)
-            self._writer = pa.ipc.new_file(self._file, _SCHEMA, options=options)
+            self._writer = pa.ipc.new_file(self._file, CHANGES_SCHEMA, options=options)
         return self._writer
 
     def finish(self) -> tuple[IO[bytes], int] | None:
@@ -145,7 +161,7 @@ def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterat
     >>> changes.drop()
     """
     with _unreadable(name):
-        for batch in _arrow_batches(source, _SCHEMA):
+        for batch in _arrow_batches(source, CHANGES_SCHEMA):
             state, *others = batch.columns
             names = state.dictionary.to_pylist()
             # Not by NumPy, which is as fast, and imports pandas when it is first used.
@@ -166,7 +182,7 @@ def read_keys(source: IO[bytes], name: str) -> Iterator[pa.RecordBatch]:
     """
     with _unreadable(name):
         columns = list(range(3))
-        yield from _arrow_batches(source, pa.schema([_SCHEMA[n] for n in columns]), columns)
+        yield from _arrow_batches(source, pa.schema([CHANGES_SCHEMA[n] for n in columns]), columns)
 
 
 def _arrow_batches(

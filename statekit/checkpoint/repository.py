@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Self, TypeVar
 
+import pyarrow as pa
+
 from statekit.backend.change_file import Changes, read_changes
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
@@ -362,13 +364,19 @@ class Repository(Store):
         return self.put_file(path, file, rows).model_copy(update={"local": local})
 
     def store_changes(
-        self, operator: str, families: Iterable[str], batches: Iterable[Batch], *, local: bool
+        self,
+        operator: str,
+        families: Iterable[str],
+        batches: Iterable[Batch | pa.RecordBatch],
+        *,
+        local: bool,
     ) -> FileRef | None:
         """Store batches as one change file. Return None if there are no mutations.
 
         Parameters:
             operator: its operator.
             families: all families that the batches may have mutations of.
+            batches: also as columns of a change file.
             local: whether it contains operator state.
         """
         changes = Changes(tuple(families))

@@ -1,37 +1,39 @@
 """Rewrite the state of operators completely, for other key groups or from another source.
 
-With other key groups, the rows of one old shard go to all new ones. They are gathered in a database
-on the local disk, sorted by their new row keys, up to a number of bytes. Then they are written in
-the order of new shards, so that one change file is open at a time, for any number of shards. A
-larger state takes several rounds, and a shard gets a file in each.
+With other key groups, the rows of one old shard go to all new ones. They are divided by their new
+shards on the local disk, up to a number of bytes. Then they are written in the order of new shards,
+so that one change file is open at a time, for any number of shards. A larger state takes several
+rounds, and a shard gets a file in each.
 
-The epoch is committed only if the new files, read back, contain the same rows as the old ones: the
-number of rows of each state, and the checksum. The old epochs do not change.
+The epoch is committed only if the new files, read back, contain the written rows: the number of
+rows of each state, in each key group, and the checksum. The old epochs do not change.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import compress, groupby, islice
+from operator import itemgetter
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import xxhash
 
-from statekit.backend.change_file import read_changes
-from statekit.backend.mutation import Batch, in_batches
-from statekit.backend.rocksdb import RocksBackend
-from statekit.backend.scratch import scratch_directory
+from statekit.backend.divided_rows import DividedRows, groups_of_keys
+from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest, last_epoch
-from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
+from statekit.checkpoint.repository import LocalRows, Repository
 from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
-from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
+from statekit.keygroup import GROUP_BYTES, check_groups, check_parallelism, group_range
 from statekit.maintenance.row_keys import KeyedRows, RowKeyParts
 from statekit.query.tables.stored_batches import keyed_batches
 from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator, put_local
@@ -43,12 +45,16 @@ SCRATCH_BYTES = 32 << 30
 Progress = Callable[[int, int], None]
 """A callback with the number of processed rows, and of all rows."""
 
+Count = Callable[[int], None]
+"""A callback with a number of rows that were written or read back."""
+
 Verified = Callable[[str, str, "RowChecksum"], None]
 """A callback with the operator, the state or index family, and the checksum of its rows."""
 
-StoredRows = Iterable[tuple[str, RowKeyParts, bytes]]
-"""Rows: family, parts of the row key, row."""
+NewRows = tuple[str, Sequence[bytes], Sequence[bytes]]
+"""Some rows of one family: its name, their row keys with the new key groups, and the rows."""
 
+_BATCH_ROWS = 4096
 _REPORTED_ROWS = 10_000
 
 
@@ -93,10 +99,6 @@ class RowCount:
         self._report = report
         self._rows = 0
 
-    def one(self) -> None:
-        """Count a row."""
-        self.add(1)
-
     def add(self, rows: int) -> None:
         """Count several rows."""
         before, self._rows = self._rows, self._rows + rows
@@ -135,6 +137,21 @@ class _NewShard:
         )
 
 
+class _Contents:
+    """The rows of one family: their checksum, and how many are in each key group."""
+
+    def __init__(self, key_groups: int) -> None:
+        self.checksum = RowChecksum()
+        self.in_groups = np.zeros(key_groups, np.int64)
+
+    def add(
+        self, groups: npt.NDArray[np.uint16], row_keys: Sequence[bytes], rows: Sequence[bytes]
+    ) -> None:
+        """Add rows. `groups` are the key groups of the row keys."""
+        self.checksum.add_all([row_key[GROUP_BYTES:] for row_key in row_keys], rows)
+        self.in_groups += np.bincount(groups, minlength=len(self.in_groups))
+
+
 class _ShardsWriter:
     """Writes the rows of one operator, in any order, to change files of new shards. A context
     manager.
@@ -147,14 +164,13 @@ class _ShardsWriter:
 
     Attributes:
         rows: builds row keys.
-        contents: checksum of the rows per family.
     """
 
     def __init__(
         self, repository: Repository, operator: OperatorRecord, parallelism: int, key_groups: int
     ) -> None:
         self.rows = KeyedRows(operator, key_groups)
-        self.contents = {family: RowChecksum() for family in self.rows.families}
+        self._contents = {family: _Contents(key_groups) for family in self.rows.families}
         self._repository = repository
         self._operator = operator
         self._all = (*self.rows.families, *self.rows.indexes)
@@ -167,38 +183,57 @@ class _ShardsWriter:
             )
             for shard in range(parallelism)
         ]
-        self._gathered_bytes = 0
         self._batch = Batch()
-        self._closing = contextlib.ExitStack()
-        self._backend: RocksBackend | None = None
+        self._divided = self._empty()
 
     def __enter__(self) -> _ShardsWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._closing.close()
+        self._divided.close()
 
-    def put(self, family: str, parts: RowKeyParts, row: bytes) -> None:
-        """Add a row. Each row key may be added once.
+    def _empty(self) -> DividedRows:
+        return DividedRows(self._all, [shard.groups[1] for shard in self._shards])
+
+    @property
+    def checksums(self) -> dict[str, RowChecksum]:
+        """The checksum of the rows of each family."""
+        return {family: contents.checksum for family, contents in self._contents.items()}
+
+    def put(self, family: str, row_keys: Sequence[bytes], rows: Sequence[bytes]) -> None:
+        """Add rows of a family. Each row key may be added once.
 
         Raises:
-            CorruptCheckpointError: its key is not one of this operator.
+            CorruptCheckpointError: a row key has no key of this operator.
         """
-        row_key = self.rows.row_key(parts)
-        batch, groups = self._batch, self.rows.key_groups
-        shard = self._shards[group_of_row(row_key) * len(self._shards) // groups]
-        size = batch.put(family, row_key, row)
-        shard.rows[family] += 1
-        shard.bytes[family] += size
-        self.contents[family].add(row_key[2:], row)
-        entry = self.rows.entry(family, parts, row_key, row)
-        if entry is not None:
-            wake = shard.wake_us
+        groups = groups_of_keys(pa.array(row_keys, pa.binary()))
+        self._contents[family].add(groups, row_keys, rows)
+        sizes = [len(row_key) + len(row) for row_key, row in zip(row_keys, rows, strict=True)]
+        places = groups.astype(np.int64) * len(self._shards) // self.rows.key_groups
+        counts = np.bincount(places, minlength=len(self._shards))
+        totals = np.bincount(places, sizes, len(self._shards))
+        for place in np.flatnonzero(counts).tolist():
+            self._shards[place].rows[family] += int(counts[place])
+            self._shards[place].bytes[family] += int(totals[place])
+        if self.rows.has_entries(family):
+            self._put_entries(family, places.tolist(), row_keys, rows)
+        self._batch.put_all(family, row_keys, rows)
+        if self._batch.full:
+            self._gather()
+
+    def _put_entries(
+        self, family: str, places: Sequence[int], row_keys: Sequence[bytes], rows: Sequence[bytes]
+    ) -> None:
+        """Add the index rows of some rows, and note when their shards wake."""
+        for place, row_key, row in zip(places, row_keys, rows, strict=True):
+            parts = self.rows.parts(family, row_key)
+            entry = self.rows.entry(family, parts, row_key, row)
+            if entry is None:
+                continue
+            wake = self._shards[place].wake_us
             wake[entry.clock] = min(entry.due_us, wake.get(entry.clock, entry.due_us))
             if entry.family is not None:
-                batch.put(entry.family, entry.row_key, b"")
-        if batch.full:
-            self._gather()
+                self._batch.put(entry.family, entry.row_key, b"")
 
     def finish(self, epoch: int, local: Mapping[str, list[LocalRows]]) -> tuple[ShardState, ...]:
         """Write the remaining rows, and return the new shards.
@@ -218,60 +253,52 @@ class _ShardsWriter:
         return tuple(shard.state(epoch) for shard in self._shards)
 
     def _gather(self) -> None:
-        if not len(self._batch):
-            return
-        if self._backend is None:
-            directory = self._closing.enter_context(scratch_directory("rewrite"))
-            self._backend = RocksBackend(directory, self._all)
-            self._closing.callback(self._backend.close)
-        self._backend.write(self._batch)
-        self._gathered_bytes += self._batch.size_bytes
-        self._batch.clear()
-        if self._gathered_bytes >= SCRATCH_BYTES:
+        if len(self._batch):
+            self._divided.add(self._batch)
+            self._batch.clear()
+        if self._divided.size_bytes >= SCRATCH_BYTES:
             self._distribute()
 
     def _distribute(self) -> None:
-        """Write the gathered rows to files, shard by shard, and start with an empty database."""
-        backend = self._backend
-        if backend is None:
-            return
-        for shard in self._shards:
-            bounds = group_bounds(*shard.groups)
-            rows = ((family, *row) for family in self._all for row in backend.scan(family, *bounds))
-            self._store(shard, self._all, in_batches(rows), local=False)
-        self._closing.close()
-        self._backend, self._gathered_bytes = None, 0
+        """Write the gathered rows to files, shard by shard, and start with none."""
+        for shard, rows in zip(self._shards, self._divided.ranges(), strict=True):
+            self._store(shard, self._all, rows, local=False)
+        self._divided.close()
+        self._divided = self._empty()
 
     def _store(
-        self, shard: _NewShard, families: Sequence[str], rows: Iterable[Batch], *, local: bool
+        self,
+        shard: _NewShard,
+        families: Sequence[str],
+        rows: Iterable[Batch | pa.RecordBatch],
+        *,
+        local: bool,
     ) -> None:
         name = self._operator.name
         file = self._repository.store_changes(name, families, rows, local=local)
         shard.files += [] if file is None else [file]
 
-    def check(self, shards: Sequence[ShardState], count: Callable[[], None]) -> None:
+    def check(self, shards: Sequence[ShardState], count: Count) -> None:
         """Read new shards back, and compare them with the written rows.
 
         Raises:
             CorruptCheckpointError: they differ.
         """
-        rows = self.rows
-        actual = {family: RowChecksum() for family in rows.families}
+        actual = {family: _Contents(self.rows.key_groups) for family in self._contents}
         for shard, ref in [(owner, ref) for owner in shards for ref in owner.files]:
-            with self._repository.open_verified(ref) as file:
-                mutations = (row for batch in read_changes(file, ref.path) for row in batch.rows())
-                for family, _, row_key, row in mutations:
-                    if family not in actual:
-                        continue
-                    group = group_of_row(row_key)
-                    expected_key = rows.row_key(rows.parts(family, row_key))
-                    if expected_key != row_key or not shard.overlaps(group, group):
-                        raise self._differs(family, f"a row in key group {group}")
-                    actual[family].add(row_key[2:], row or b"")
-                    count()
-        for family, expected in self.contents.items():
-            if str(actual[family]) != str(expected):
-                raise self._differs(family, f"{actual[family]} in place of {expected}")
+            for batch in self._repository.batches(ref):
+                for family, row_keys, rows in _by_family(batch, actual.keys()):
+                    groups = groups_of_keys(pa.array(row_keys, pa.binary()))
+                    if groups.min() < shard.first_group or groups.max() > shard.last_group:
+                        raise self._differs(family, f"rows outside of key groups {shard.groups}")
+                    actual[family].add(groups, row_keys, rows)
+                    count(len(rows))
+        for family, expected in self._contents.items():
+            found = actual[family]
+            if str(found.checksum) != str(expected.checksum):
+                raise self._differs(family, f"{found.checksum} in place of {expected.checksum}")
+            if (found.in_groups != expected.in_groups).any():
+                raise self._differs(family, "rows in other key groups")
 
     def _differs(self, family: str, difference: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(
@@ -279,6 +306,33 @@ class _ShardsWriter:
             f"{difference}. Nothing is committed, and the old state is unchanged: check the disks "
             "and the memory of this machine, then try again"
         )
+
+
+def _by_family(batch: Batch, families: Collection[str]) -> Iterator[NewRows]:
+    """Yield the rows of a batch of these families, divided by family."""
+    rows = [value or b"" for value in batch.values]
+    for family in dict.fromkeys(batch.states):
+        if family in families:
+            own = [state == family for state in batch.states]
+            yield family, list(compress(batch.keys, own)), list(compress(rows, own))
+
+
+def regrouped(
+    rows: Iterable[tuple[str, RowKeyParts, bytes]], keyed: KeyedRows
+) -> Iterator[NewRows]:
+    """Yield rows with the row keys for other key groups.
+
+    Parameters:
+        rows: family, parts of the row key, row.
+        keyed: builds the new row keys.
+
+    Raises:
+        CorruptCheckpointError: a row key has no key of the operator.
+    """
+    for family, own in groupby(rows, itemgetter(0)):
+        while piece := list(islice(own, _BATCH_ROWS)):
+            _, parts, values = zip(*piece, strict=True)
+            yield family, list(map(keyed.row_key, parts)), values
 
 
 def stored_rows(
@@ -302,14 +356,14 @@ def stored_rows(
 def write_operators(
     repository: Repository,
     job: JobFile,
-    rows_of: Callable[[OperatorRecord], StoredRows],
+    rows_of: Callable[[OperatorRecord, KeyedRows], Iterable[NewRows]],
     local_of: Callable[[OperatorRecord], Mapping[str, list[LocalRows]]],
     *,
     stored_epoch: int,
     epoch: int,
     parallelism: int,
     specs: Specs,
-    count: Callable[[], None] = lambda: None,
+    count: Count = lambda rows: None,
     verified: Verified = lambda operator, family, checksum: None,
 ) -> dict[str, tuple[ShardState, ...]]:
     """Write all rows to files of new shards, and read them back. Commits nothing.
@@ -319,14 +373,14 @@ def write_operators(
     Parameters:
         repository: the checkpoint.
         job: its operators are written, with its number of key groups.
-        rows_of: returns the keyed rows of an operator.
+        rows_of: returns the keyed rows of an operator. Its other argument builds their row keys.
         local_of: returns the rows of each operator state of an operator, for each old shard.
         stored_epoch: of the rows. List elements that move to other shards are of this epoch.
         epoch: of the new shards.
         parallelism: shards per operator.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
-        count: called for each row when it is written, and when it is read back.
+        count: called with the number of rows that were written or read back.
         verified: called with the checksum of each state after it was read back.
 
     Raises:
@@ -339,14 +393,14 @@ def write_operators(
     new_shards = {}
     for operator in job.operators:
         with _ShardsWriter(repository, operator, parallelism, job.key_groups) as writer:
-            for family, parts, row in rows_of(operator):
-                writer.put(family, parts, row)
-                count()
+            for family, row_keys, rows in rows_of(operator, writer.rows):
+                writer.put(family, row_keys, rows)
+                count(len(rows))
             shards = writer.finish(epoch, local[operator.name])
         writer.check(shards, count)
         new_shards[operator.name] = shards
-        for family, contents in writer.contents.items():
-            verified(operator.name, family, contents)
+        for family, checksum in writer.checksums.items():
+            verified(operator.name, family, checksum)
     return new_shards
 
 
@@ -386,13 +440,13 @@ def rewrite_checkpoint(
     new_shards = write_operators(
         repository,
         job,
-        lambda operator: stored_rows(repository, operator, last),
+        lambda operator, keyed: regrouped(stored_rows(repository, operator, last), keyed),
         lambda operator: local_rows(repository, operator, last),
         stored_epoch=last.epoch,
         epoch=last.epoch + 1,
         parallelism=shards,
         specs=specs,
-        count=count.one,
+        count=count.add,
         verified=verified,
     )
     blank = OperatorEpoch(shards=())

@@ -119,6 +119,10 @@ class KeyedRows:
             self._key, self._group = parts.key, pack_group(group)
         return self._group + parts.before + parts.key + parts.after
 
+    def has_entries(self, family: str) -> bool:
+        """Return whether rows of a family may have index entries."""
+        return family in (TIMERS, WAITING) or family in self._expiring
+
     def entry(self, family: str, parts: RowKeyParts, row_key: bytes, row: bytes) -> Entry | None:
         """Return the index entry of a row; None if it needs none."""
         if family == TIMERS:

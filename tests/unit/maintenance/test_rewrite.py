@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statekit.backend import divided_rows
 from statekit.backend.change_file import Changes
-from statekit.backend.mutation import Batch
+from statekit.backend.mutation import Batch, Row
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochNote
 from statekit.checkpoint.paths import epoch_path
@@ -44,6 +46,7 @@ def layouts(draw: st.DrawFn) -> tuple[int, int]:
     layout=layouts(),
     other=layouts(),
     scratch_bytes=st.sampled_from([1, rewrite.SCRATCH_BYTES]),
+    gathered_bytes=st.sampled_from([1, 1 << 20]),
 )
 def test_a_job_continues_in_other_key_groups_as_if_nothing_had_happened(
     process: Any,
@@ -52,13 +55,17 @@ def test_a_job_continues_in_other_key_groups_as_if_nothing_had_happened(
     layout: tuple[int, int],
     other: tuple[int, int],
     scratch_bytes: int,
+    gathered_bytes: int,
 ) -> None:
     changed, unchanged = Harness(process, *layout), Harness(process, *layout)
     for number, records in enumerate(before):
         assert run(changed, number, records) == run(unchanged, number, records)
     contents = stored(changed._repository)
     shards, groups = other
-    with mock.patch.object(rewrite, "SCRATCH_BYTES", scratch_bytes):
+    with (
+        mock.patch.object(rewrite, "SCRATCH_BYTES", scratch_bytes),
+        mock.patch.object(divided_rows, "_GATHERED_BYTES", gathered_bytes),
+    ):
         rewrite_checkpoint(changed._repository, parallelism=shards, key_groups=groups)
     assert stored(changed._repository) == contents
     changed = reopened(changed, None)
@@ -183,34 +190,39 @@ def test_a_job_that_commits_meanwhile_wins(monkeypatch: pytest.MonkeyPatch) -> N
 # ---------------------------------------------------------------------------------- verified
 
 
-def without_last_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a file be stored of which a row is missing, as if memory or a disk had failed."""
+def without_last_row(rows: list[Row]) -> list[Row]:
+    return rows[:-1]
+
+
+def with_another_value(rows: list[Row]) -> list[Row]:
+    (state, op, row_key, value), *others = rows
+    return [(state, op, row_key, (value or b"") + b"\x00"), *others]
+
+
+def in_another_key_group(rows: list[Row]) -> list[Row]:
+    (state, op, row_key, value), *others = rows
+    return [(state, op, row_key[:1] + bytes([row_key[1] ^ 1]) + row_key[2:], value), *others]
+
+
+def damaged(monkeypatch: pytest.MonkeyPatch, damage: Callable[[list[Row]], list[Row]]) -> None:
+    """Let files be stored with other rows, as if memory or a disk had failed."""
     append = Changes.append
 
-    def lossy(self: Changes, batch: Batch) -> None:
-        append(self, Batch(list(batch.rows())[:-1]))
+    def appended(self: Changes, batch: Batch | pa.RecordBatch) -> None:
+        if not isinstance(batch, Batch):
+            batch = Batch.of_columns(*(column.to_pylist() for column in batch.columns))
+        append(self, Batch(damage(list(batch.rows())) if len(batch) else ()))
 
-    monkeypatch.setattr(Changes, "append", lossy)
-
-
-def with_another_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    append = Changes.append
-
-    def wrong(self: Changes, batch: Batch) -> None:
-        if len(batch):
-            batch.values[0] = (batch.values[0] or b"") + b"\x00"
-        append(self, batch)
-
-    monkeypatch.setattr(Changes, "append", wrong)
+    monkeypatch.setattr(Changes, "append", appended)
 
 
-@pytest.mark.parametrize("damage", [without_last_row, with_another_value])
+@pytest.mark.parametrize("damage", [without_last_row, with_another_value, in_another_key_group])
 def test_nothing_is_committed_unless_the_written_rows_equal_the_read_ones(
-    damage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    damage: Callable[[list[Row]], list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = tallied()
     repository = harness._repository
-    damage(monkeypatch)
+    damaged(monkeypatch, damage)
     with pytest.raises(
         CorruptCheckpointError, match=r"written rows of tally\.\w+ differ from the read ones"
     ):

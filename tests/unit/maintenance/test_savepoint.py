@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
+from statekit.backend import divided_rows
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan as rollback_plan
 from statekit.checkpoint.sealed_json import FORMAT
@@ -449,6 +450,7 @@ def test_a_full_local_disk_is_an_error_and_the_next_attempt_succeeds(
 ) -> None:
     repository = tallied(tmp_path / "checkpoint")._repository
     monkeypatch.setattr(writing, "_SPOOL_BYTES_MAX", 1)
+    monkeypatch.setattr(divided_rows, "_GATHERED_BYTES", 1)
     with small_disk(tmp_path / "disk") as disk:
         monkeypatch.setattr(tempfile, "tempdir", str(disk.path))
         disk.fill()

@@ -434,7 +434,7 @@ class TimedModel(StoreModel):
         return super().results(kind, op)
 
     def read_versions(self, op: Op, start: Any = None, end: Any = None) -> tuple[Any, ...]:
-        last_of_time = dict(self.versions[self.cell(op)])
+        last_of_time: dict[Any, Any] = dict(self.versions[self.cell(op)])
         found = [
             (last_of_time[since], since, until)
             for since, until in itertools.pairwise([*sorted(last_of_time), None])

@@ -317,7 +317,7 @@ def _by_family(batch: Batch, families: Collection[str]) -> Iterator[NewRows]:
             yield family, list(compress(batch.keys, own)), list(compress(rows, own))
 
 
-def regrouped(
+def rows_in_groups(
     rows: Iterable[tuple[str, RowKeyParts, bytes]], keyed: KeyedRows
 ) -> Iterator[NewRows]:
     """Yield rows with the row keys for other key groups.
@@ -440,7 +440,7 @@ def rewrite_checkpoint(
     new_shards = write_operators(
         repository,
         job,
-        lambda operator, keyed: regrouped(stored_rows(repository, operator, last), keyed),
+        lambda operator, keyed: rows_in_groups(stored_rows(repository, operator, last), keyed),
         lambda operator: local_rows(repository, operator, last),
         stored_epoch=last.epoch,
         epoch=last.epoch + 1,

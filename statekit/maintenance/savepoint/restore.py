@@ -22,7 +22,7 @@ from statekit.job.compatibility import next_job_file
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
 from statekit.keygroup import check_groups, check_parallelism
-from statekit.maintenance.rewrite import regrouped, write_operators
+from statekit.maintenance.rewrite import rows_in_groups, write_operators
 from statekit.maintenance.savepoint.format import POSITION, Savepoint
 from statekit.state.redistribution import NO_SPECS, Specs
 
@@ -129,7 +129,7 @@ def import_savepoint(
     new_shards = write_operators(
         repository,
         job,
-        lambda operator, keyed: regrouped(savepoint.rows(operator), keyed),
+        lambda operator, keyed: rows_in_groups(savepoint.rows(operator), keyed),
         savepoint.local_rows,
         stored_epoch=file.epoch,
         epoch=file.epoch,

@@ -6,6 +6,7 @@ from statekit.checkpoint.retention import Retention
 from statekit.codec.digest import digest
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import (
+    BootstrapError,
     ConnectorError,
     CorruptCheckpointError,
     FencedError,
@@ -68,6 +69,7 @@ __all__ = [
     "AggregatingState",
     "Answer",
     "BaseOptions",
+    "BootstrapError",
     "BroadcastState",
     "Change",
     "Checkpointed",

@@ -9,6 +9,7 @@ StatekitError
 ├── RestoreError                          this checkpoint cannot be continued as requested
 ├── RescaleError            (ValueError)  a parallelism or key group count that cannot be
 ├── ProcessError                          a user function, its input or its output failed
+├── BootstrapError                        rows that states cannot hold were refused
 ├── QueryError              (LookupError) a read of state that cannot be answered
 └── StorageError            (OSError)     the checkpoint store or local disk failed
 """
@@ -16,10 +17,13 @@ StatekitError
 from __future__ import annotations
 
 import types
-from typing import ClassVar, Self
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 __all__ = [
     "CALL_FAILURES",
+    "BootstrapError",
     "CorruptCheckpointError",
     "FencedError",
     "IncompleteEpochError",
@@ -141,6 +145,21 @@ class ProcessError(StatekitError):
     """A user's function failed, or its input or output does not fit."""
 
     kind: ClassVar[str] = "process"
+
+
+class BootstrapError(StatekitError):
+    """Rows that a bootstrap was given do not fit their states, and nothing was committed.
+
+    Parameters:
+        message: what happened.
+        refused: per state, an Arrow table of the refused rows with the column `reason`.
+    """
+
+    kind: ClassVar[str] = "bootstrap"
+
+    def __init__(self, message: str, refused: Mapping[str, Any] = MappingProxyType({})) -> None:
+        super().__init__(message)
+        self.refused = dict(refused)
 
 
 class QueryError(StatekitError, LookupError):

@@ -26,7 +26,9 @@ from statekit.names import StoredName, StoredText
 from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
 
-Cause = Literal["records", "rescale", "rollback", "repair", "migrate", "savepoint", "import"]
+Cause = Literal[
+    "records", "rescale", "rollback", "repair", "migrate", "savepoint", "import", "bootstrap"
+]
 """The cause of an epoch: a run (over records or idle), or a command that changes a checkpoint."""
 
 

@@ -226,7 +226,7 @@ def json_value_encoder(schema: Schema) -> Callable[[Json], bytes]:
 
     def encode(data: Json) -> bytes:
         try:
-            return ENCODER.encode(_FROM_JSON.value(schema, data))
+            return ENCODER.encode(wire_from_json(schema, data))
         except _KEY_ERRORS as error:
             why = "it is nested too deep" if isinstance(error, RecursionError) else error
             raise StateTypeError(
@@ -246,7 +246,7 @@ class _FromJson(ValueWalk):
         return {
             field.name: self.value(field.schema, data[field.name], outer)
             for field in schema.fields
-            if data.get(field.name) is not None or _has_none(field.schema)
+            if data.get(field.name) is not None or may_be_none(field.schema)
         }
 
     def entries(self, key: Schema, item: Schema, value: dict[str, Json], outer: Structs) -> Any:
@@ -289,12 +289,16 @@ class _FromJson(ValueWalk):
         return value  # MessagePack has no dates: they are text, which readers parse
 
 
-_FROM_JSON = _FromJson()
+wire_from_json = _FromJson().value
+"""Converts JSON to a value that MessagePack can write: the inverse of `show_wire`. Takes its
+schema, the JSON and the structs around it, by name.
+"""
 
 
-def _has_none(schema: Schema) -> bool:
+def may_be_none(schema: Schema) -> bool:
+    """Return whether None is a value of a type."""
     nullable = schema.kind in ("optional", "null") or ("None", None) in schema.values
-    return nullable or (schema.kind == "union" and any(map(_has_none, schema.items)))
+    return nullable or (schema.kind == "union" and any(map(may_be_none, schema.items)))
 
 
 # ------------------------------------------------------------------ keys
@@ -364,7 +368,7 @@ def _key_encoder(schema: Schema, *, is_text: bool) -> Callable[[Json], bytes]:
 
     def encode_json(given: Json) -> bytes:
         try:
-            return encode(_key_of(schema, given, is_text))
+            return encode(key_from_json(schema, given, is_text))
         except _KEY_ERRORS as error:
             why = "it is nested too deep" if isinstance(error, RecursionError) else error
             advice = list_advice(schema)
@@ -392,8 +396,8 @@ _KEY_PARSERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _key_of(schema: Schema, data: Json, is_text: bool) -> Any:
-    """Return a key from JSON.
+def key_from_json(schema: Schema, data: Json, is_text: bool = False) -> Any:
+    """Return a key from JSON, as `schema_key_codec` takes it.
 
     Parameters:
         is_text: whether text is parsed: `null`, a quoted text, and a list.
@@ -402,7 +406,7 @@ def _key_of(schema: Schema, data: Json, is_text: bool) -> Any:
         case "optional":
             if is_text and isinstance(data, str) and (data == "null" or data.startswith('"')):
                 data = json.loads(data)
-            return None if data is None else _key_of(schema.items[0], data, is_text)
+            return None if data is None else key_from_json(schema.items[0], data, is_text)
         case "dynamic":
             if is_text and isinstance(data, str):
                 with contextlib.suppress(ValueError):
@@ -444,7 +448,9 @@ def _tuple_key(schema: Schema, data: Json, is_text: bool) -> tuple[Any, ...]:
     parts = schema.parts * len(data) if schema.kind == "variadic" else schema.parts
     if len(data) != len(parts):
         raise ValueError(f"it has {len(data)} of {len(parts)} parts")
-    return tuple(_key_of(part, value, is_text) for part, value in zip(parts, data, strict=True))
+    return tuple(
+        key_from_json(part, value, is_text) for part, value in zip(parts, data, strict=True)
+    )
 
 
 def _choice_from_json(schema: Schema, data: Json) -> Any:

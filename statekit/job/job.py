@@ -16,7 +16,7 @@ from statekit.job.explain import explained_plan
 from statekit.job.input_options import InputArguments, input_of
 from statekit.job.options import Pace, RunArguments, RunOptions, StartArguments, StartOptions
 from statekit.job.plan import Input, Plan, check_name, errors_name
-from statekit.job.progress import OutputCallback, Run, RunningJob
+from statekit.job.progress import Bootstrapped, OutputCallback, Run, RunningJob
 from statekit.job.stream import Stream
 from statekit.keygroup import check_groups
 from statekit.records.union import records_of
@@ -199,6 +199,62 @@ class Job(Plan):
                 f"{repository.url} has no epoch yet: run the job first, or leave out checkpoint="
             )
         return explained_plan(self, repository.manifest(latest))
+
+    def bootstrap(
+        self,
+        state: str | Mapping[str, Any],
+        from_: Any = None,
+        *,
+        checkpoint: str | Path | Repository,
+        parallelism: int = 1,
+        refuse: int = 0,
+    ) -> Bootstrapped:
+        """Fill states of a new checkpoint from tables with the columns of `statekit.read`.
+
+        Nothing runs. The rows of all states become the first epoch, in one commit, and the job
+        continues from it. If the process is killed, call it again.
+
+        Parameters:
+            state: operator and state, such as "totals.sum"; or several with their tables.
+            from_: the table of a single state: an Arrow table or reader, a frame of pandas or
+                Polars, the path of Parquet files, or a bounded source with these columns.
+            checkpoint: a directory, an object store URL or an open repository, without epochs.
+            parallelism: shards per operator.
+            refuse: how many rows may be refused: rows without a key, with a key that occurred
+                before, or with a value that the declared type does not allow.
+
+        Raises:
+            BootstrapError: more rows than `refuse` were refused, or columns are missing or of
+                another type. The attribute `refused` has the rows.
+            RestoreError: the checkpoint has epochs.
+            StateTypeError: there is no such state, or no table can have its rows.
+            StatekitError: for other reasons, each with its class.
+
+        >>> import tempfile
+        >>> from collections.abc import Iterator
+        >>> import pyarrow as pa
+        >>> from typing import NamedTuple
+        >>> import statekit as sk
+        >>> class Order(NamedTuple):
+        ...     customer: str
+        ...     cents: int
+        >>> @sk.process(key="customer")
+        ... def totals(order: Order, sum: sk.ValueState[int]) -> Iterator[tuple[str, int]]:
+        ...     sum.update((sum.get() or 0) + order.cents)
+        ...     yield order.customer, sum.get() or 0
+        >>> job = sk.Job("shop")
+        >>> _ = job.source("orders", Order).process(totals).sink("totals")
+        >>> table = pa.table({"customer": ["ada", "bob"], "value": [500, 70]})
+        >>> with tempfile.TemporaryDirectory() as checkpoint:
+        ...     print(job.bootstrap("totals.sum", table, checkpoint=checkpoint).rows)
+        ...     job.run({"orders": [Order("ada", 1)]}, checkpoint=checkpoint)["totals"]
+        {'totals.sum': 2}
+        [('ada', 501)]
+        """
+        given = state if isinstance(state, Mapping) else {state: from_}
+        return _runtime("statekit.maintenance.bootstrap", "bootstrap")(  # type: ignore[no-any-return]
+            self, given, checkpoint, parallelism=parallelism, refuse=refuse
+        )
 
     def run(
         self,

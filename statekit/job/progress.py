@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, overload
 
+import pyarrow as pa
+
 from statekit.errors import StateTypeError
 from statekit.job.plan import Output
 from statekit.job.stream import Stream
@@ -17,6 +19,22 @@ OutputCallback = Callable[[list[Any], int], None]
 """A function for the outputs of an epoch: `(records, epoch)`. A replay has the same epoch
 number.
 """
+
+
+@dataclass(frozen=True)
+class Bootstrapped:
+    """The result of a bootstrap.
+
+    Parameters:
+        epoch: the committed epoch.
+        rows: the number of rows of each state that was given.
+        refused: the refused rows of each state that has some: the columns of the given table, and
+            `reason`.
+    """
+
+    epoch: int
+    rows: Mapping[str, int]
+    refused: Mapping[str, pa.Table] = field(default_factory=dict)
 
 
 @dataclass(repr=False)

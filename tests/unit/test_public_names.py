@@ -24,6 +24,7 @@ PUBLIC = [
     "AggregatingState",
     "Answer",
     "BaseOptions",
+    "BootstrapError",
     "BroadcastState",
     "Change",
     "Collect",

@@ -6,22 +6,19 @@ committed the checkpoint has no epoch. A start after a killed import repeats it.
 
 from __future__ import annotations
 
-import io
-import uuid
-from collections.abc import Iterable
-
-from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
-from statekit.checkpoint.paths import SPARK
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.spark_log import METADATA, new_metadata
 from statekit.clock import now_us, unique_id
 from statekit.errors import RestoreError
 from statekit.job.compatibility import next_job_file
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
 from statekit.keygroup import check_groups, check_parallelism
+from statekit.maintenance.first_epoch import (
+    check_without_epochs,
+    first_job_file,
+    replace_spark_files,
+)
 from statekit.maintenance.rewrite import rows_in_groups, write_operators
 from statekit.maintenance.savepoint.format import POSITION, Savepoint
 from statekit.state.redistribution import NO_SPECS, Specs
@@ -120,7 +117,9 @@ def import_savepoint(
         CorruptCheckpointError: a file of the savepoint is missing or altered.
         FencedError: a job committed an epoch meanwhile.
     """
-    _check_without_epochs(repository)
+    check_without_epochs(
+        repository, "a savepoint is restored into a new checkpoint: pass another one"
+    )
     file = savepoint.file
     groups = check_groups(file.job.key_groups if key_groups is None else key_groups)
     shards = min(file.parallelism, groups) if parallelism is None else parallelism
@@ -139,7 +138,7 @@ def import_savepoint(
     replace_spark_files(repository, savepoint.spark())
     manifest = EpochManifest(
         job=job.name,
-        job_file=_stored_job_file(repository, job),
+        job_file=first_job_file(repository, job),
         previous=None,
         cause="savepoint",
         whole=True,
@@ -157,42 +156,3 @@ def import_savepoint(
     )
     repository.commit(manifest)
     return manifest
-
-
-def _check_without_epochs(repository: Repository) -> None:
-    """Check that a checkpoint has no epochs.
-
-    Raises:
-        RestoreError: it has.
-    """
-    if (latest := repository.latest_epoch()) is not None:
-        raise RestoreError(
-            f"{repository.url} has epochs up to {latest}, and a savepoint is restored into a new "
-            "checkpoint: pass another one"
-        )
-
-
-def _stored_job_file(repository: Repository, job: JobFile) -> FileRef:
-    """Store the job file of the first epoch, with the id of a start that never committed, if there
-    was one.
-    """
-    stored = repository.newest_job_file()
-    checkpoint_id = unique_id() if stored is None else stored[0].id
-    _, reference = repository.ensure_job_file(job.model_copy(update={"id": checkpoint_id}))
-    return reference
-
-
-def replace_spark_files(repository: Repository, files: Iterable[tuple[str, bytes]]) -> None:
-    """Make Spark continue after the last micro-batch in the state, under a new query id.
-
-    No epoch is committed yet, so files of an earlier start are not needed.
-
-    Parameters:
-        repository: a checkpoint without epochs.
-        files: of Spark's checkpoint: path, content.
-    """
-    repository.remove(list(repository.tree(SPARK)))
-    for path, content in files:
-        if path == METADATA:  # of two queries with one id, Spark stops the older
-            content = new_metadata(str(uuid.UUID(unique_id())))
-        repository.put_file(f"{SPARK}/{path}", io.BytesIO(content))

@@ -8,15 +8,18 @@ The metadata `statekit.json` of a field, also of a nested one, says how JSON sho
 "all" if it is JSON text, "array" if it is a struct of the parts of a tuple.
 
 A column is built from all of its values at once: the items of lists are concatenated, structs are
-divided into fields, and Arrow converts each such sequence in one call.
+divided into fields, and Arrow converts each such sequence in one call. In the same way all values
+of a column are read.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import decimal
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice, pairwise
 from operator import attrgetter, itemgetter
 from typing import Any, Optional
 
@@ -25,10 +28,11 @@ import pyarrow as pa
 
 from statekit.codec.json_form import json_form
 from statekit.codec.schema import Schema
-from statekit.codec.schema_codec import show_wire
+from statekit.codec.schema_codec import key_from_json, may_be_none, show_wire, wire_from_json
 from statekit.codec.value_codec import checked_decode
 from statekit.codec.value_plan import is_map
 from statekit.errors import CorruptCheckpointError
+from statekit.records.arrow_reader import timestamp_reader
 from statekit.records.nested_types import marked_field, parts_of, tuple_names, with_parts
 from statekit.shown import shown, shown_text
 from statekit.timestamp import timedelta_to_micros
@@ -65,19 +69,24 @@ def _with_text(type_: pa.DataType) -> pa.DataType:
 
 @dataclass(frozen=True)
 class Column:
-    """An Arrow type, and the conversion of values to an array of it.
+    """An Arrow type, and the conversion of values to an array of it and back.
 
     Parameters:
         type: of the column. Any value may be null.
         wire: the type that `msgspec` decodes a value as.
         array: returns values, None among them, as an array.
+        values: returns the values of an array of the type, for `ENCODER` or for a key codec. They
+            are not checked.
         mark: the metadata `JSON_MARK` of its fields; None for none.
+        nullable: whether None is a value. If not, a null in a struct is an absent field.
     """
 
     type: pa.DataType
     wire: Any
     array: Callable[[Values], pa.Array]
+    values: Callable[[pa.Array], list[Any]]
     mark: str | None = None
+    nullable: bool = False
 
     def field(self, name: str, metadata: Mapping[str, str] | None = None) -> pa.Field:
         """Return a field of the column, with the mark in its metadata."""
@@ -105,12 +114,15 @@ def key_column(schema: Schema, *, wide: bool = False) -> Column:
     return _Columns(_KEY_SCALARS, _key_text, wide).of(schema, {})
 
 
-def json_column(brief: str, to_json: Callable[[Any], Any]) -> Column:
+def json_column(
+    brief: str, to_json: Callable[[Any], Any], from_json: Callable[[Any], Any]
+) -> Column:
     """Return a column of JSON text.
 
     Parameters:
         brief: the type of the values, for messages.
         to_json: converts a value other than None to JSON-able data.
+        from_json: the inverse.
     """
 
     def text(value: Any) -> str:
@@ -123,7 +135,10 @@ def json_column(brief: str, to_json: Callable[[Any], Any]) -> Column:
                 "declared type can read the stored rows, else restore an earlier epoch"
             ) from error
 
-    return replace(_converted(pa.string(), Any, text), mark="all")
+    def value(text: str) -> Any:
+        return from_json(msgspec.json.decode(text))
+
+    return replace(_converted(pa.string(), Any, text, value), mark="all")
 
 
 # --------------------------------------------------------------------------------- decoding
@@ -178,41 +193,71 @@ def _or_none(wire: Any) -> Any:
 # ---------------------------------------------------------------------------------- scalars
 
 
-def _direct(type_: pa.DataType, wire: Any) -> Column:
-    return Column(type_, wire, lambda values: pa.array(values, type_))
+def _direct(
+    type_: pa.DataType, wire: Any, values: Callable[[pa.Array], list[Any]] = pa.Array.to_pylist
+) -> Column:
+    return Column(type_, wire, lambda values: pa.array(values, type_), values)
 
 
-def _converted(type_: pa.DataType, wire: Any, convert: Callable[[Any], Any]) -> Column:
+def _converted(
+    type_: pa.DataType, wire: Any, convert: Callable[[Any], Any], back: Callable[[Any], Any]
+) -> Column:
     def array(values: Values) -> pa.Array:
         return pa.array([None if value is None else convert(value) for value in values], type_)
 
-    return Column(type_, wire, array)
+    return Column(type_, wire, array, _each(back))
+
+
+def _each(convert: Callable[[Any], Any]) -> Callable[[pa.Array], list[Any]]:
+    """Return a function that converts each value of an array that is not null."""
+    return lambda array: [None if value is None else convert(value) for value in array.to_pylist()]
+
+
+def _durations(array: pa.Array) -> list[Any]:
+    return _each(lambda micros: dt.timedelta(microseconds=micros))(array.cast(pa.int64()))
 
 
 def _wire_text(schema: Schema, outer: _Outer) -> Column:
-    return json_column(schema.brief, lambda wire: show_wire(schema, wire, outer))
+    return json_column(
+        schema.brief,
+        lambda wire: show_wire(schema, wire, outer),
+        lambda data: wire_from_json(schema, data, outer),
+    )
 
 
 def _key_text(schema: Schema, outer: _Outer) -> Column:
-    return json_column(schema.brief, lambda key: show_wire(schema, key))
+    return json_column(
+        schema.brief, lambda key: show_wire(schema, key), lambda data: key_from_json(schema, data)
+    )
+
+
+def _duration_of_text(text: str) -> dt.timedelta:
+    return msgspec.convert(text, dt.timedelta)
 
 
 _WIDE = {
-    "int": _direct(WIDE_INT, int),
-    "timedelta": _converted(pa.string(), dt.timedelta, json_form),
+    "int": _direct(WIDE_INT, int, _each(int)),
+    "timedelta": _converted(pa.string(), dt.timedelta, json_form, _duration_of_text),
 }
 """Columns of all ints and durations that can be stored, whatever their size."""
 
+
+def _itself(value: Any) -> Any:
+    return value
+
+
 _SCALARS: dict[str, Column] = {
     "int": _direct(INT, int),
-    "timedelta": _converted(DURATION, dt.timedelta, timedelta_to_micros),
+    "timedelta": replace(
+        _converted(DURATION, dt.timedelta, timedelta_to_micros, _itself), values=_durations
+    ),
     "null": _direct(pa.string(), None),
     "bool": _direct(pa.bool_(), bool),
     "float": _direct(pa.float64(), float),
     "str": _direct(pa.string(), str),
     "bytes": _direct(pa.binary(), bytes),
     "date": _direct(pa.date32(), dt.date),
-    "datetime": _direct(TIMESTAMP, dt.datetime),
+    "datetime": _direct(TIMESTAMP, dt.datetime, timestamp_reader(TIMESTAMP)),
 }
 _WIRE_SCALARS = {
     **_SCALARS,
@@ -221,8 +266,8 @@ _WIRE_SCALARS = {
 }
 _KEY_SCALARS = {
     **_SCALARS,
-    "decimal": _converted(pa.string(), Any, str),
-    "uuid": _converted(pa.string(), Any, str),
+    "decimal": _converted(pa.string(), Any, str, decimal.Decimal),
+    "uuid": _converted(pa.string(), Any, str, uuid.UUID),
 }
 
 
@@ -240,13 +285,16 @@ class _Columns:
         self._of_keys = scalars is _KEY_SCALARS
 
     def of(self, schema: Schema, outer: _Outer) -> Column:
+        return replace(self._of(schema, outer), nullable=may_be_none(schema))
+
+    def _of(self, schema: Schema, outer: _Outer) -> Column:
         match schema.kind:
             case "optional":
                 return self.of(schema.items[0], outer)
             case "enum" | "literal":
                 return self._choice(schema, outer)
             case "list" | "set" | "frozenset" | "variadic":
-                return _sequence(self.of(schema.items[0], outer))
+                return _sequence(self.of(schema.items[0], outer), tuple if self._of_keys else list)
             case "tuple" if schema.items:
                 names = tuple_names(len(schema.items))
                 return _tuple(names, [self.of(item, outer) for item in schema.items])
@@ -266,7 +314,7 @@ class _Columns:
         """Return the column of an enum or a literal, if all of its values have one type."""
         kinds = {type(value) for _, value in schema.values if value is not None}
         if len(kinds) != 1:
-            return json_column(schema.brief, lambda value: value)
+            return json_column(schema.brief, _itself, _itself)
         return self.of(Schema(kinds.pop().__name__), outer)
 
 
@@ -285,6 +333,8 @@ class Struct:
         self.wire = msgspec.defstruct("Struct", fields, rename=aliases, gc=False)
         self._getters = [attrgetter(alias) for alias in aliases]
         self._blank = self.wire()
+        written = [(alias, Any, msgspec.UNSET) for alias in aliases]
+        self._written = msgspec.defstruct("Struct", written, rename=aliases, gc=False)
 
     def arrays(self, values: Values) -> list[pa.Array]:
         """Return an array for each field of decoded structs, with nulls for None."""
@@ -297,10 +347,26 @@ class Struct:
             for get, column in zip(self._getters, columns, strict=True)
         ]
 
+    def values(self, arrays: Sequence[pa.Array]) -> list[Any]:
+        """Return structs for `ENCODER` with the values of some arrays, one for each field."""
+        parts = [
+            _without_nulls(column.values(array), column.nullable)
+            for column, array in zip(self.columns.values(), arrays, strict=True)
+        ]
+        return list(map(self._written, *parts))
+
     @property
     def column(self) -> Column:
         """All fields as one column."""
-        return _record([*self.columns], [*self.columns.values()], self.wire, self.arrays)
+        names, columns = [*self.columns], [*self.columns.values()]
+        return _record(names, columns, self.wire, self.arrays, self.values)
+
+
+def _without_nulls(values: list[Any], nullable: bool) -> list[Any]:
+    """Return the values of a field. A null that is no value becomes an absent field."""
+    if nullable or None not in values:
+        return values
+    return [msgspec.UNSET if value is None else value for value in values]
 
 
 def _record(
@@ -308,13 +374,25 @@ def _record(
     columns: Sequence[Column],
     wire: Any,
     arrays: Callable[[Values], list[pa.Array]],
+    records: Callable[[Sequence[pa.Array]], list[Any]],
 ) -> Column:
     fields = [column.field(name) for name, column in zip(names, columns, strict=True)]
 
     def array(values: Values) -> pa.Array:
         return pa.StructArray.from_arrays(arrays(values), fields=fields, mask=_mask(values))
 
-    return Column(pa.struct(fields), wire, array)
+    def values(array: pa.Array) -> list[Any]:
+        return _with_nulls(array, records(array.flatten()))
+
+    return Column(pa.struct(fields), wire, array, values)
+
+
+def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
+    """Return the values of an array, with None where the array is null."""
+    if not array.null_count:
+        return values
+    is_valid = array.is_valid().to_pylist()
+    return [value if valid else None for value, valid in zip(values, is_valid, strict=True)]
 
 
 def _tuple(names: Sequence[str], columns: Sequence[Column]) -> Column:
@@ -328,18 +406,27 @@ def _tuple(names: Sequence[str], columns: Sequence[Column]) -> Column:
             for get, column in zip(getters, columns, strict=True)
         ]
 
+    def records(arrays: Sequence[pa.Array]) -> list[Any]:
+        parts = (column.values(array) for column, array in zip(columns, arrays, strict=True))
+        return list(zip(*parts, strict=True))
+
     wire = tuple.__class_getitem__(tuple(_or_none(column.wire) for column in columns))
-    return replace(_record(names, columns, wire, arrays), mark="array")
+    return replace(_record(names, columns, wire, arrays, records), mark="array")
 
 
-def _sequence(item: Column) -> Column:
+def _sequence(item: Column, make: type) -> Column:
     type_ = pa.list_(item.field("item"))
 
     def array(values: Values) -> pa.Array:
         items = item.array(list(chain.from_iterable(filter(None, values))))
         return pa.ListArray.from_arrays(_bounds(values), items, type=type_, mask=_mask(values))
 
-    return Column(type_, list[_or_none(item.wire)], array)  # type: ignore[misc]
+    def values(array: pa.Array) -> list[Any]:
+        items = iter(item.values(array.flatten()))
+        sizes = array.value_lengths().to_pylist()
+        return [None if size is None else make(islice(items, size)) for size in sizes]
+
+    return Column(type_, list[_or_none(item.wire)], array, values)  # type: ignore[misc]
 
 
 def _map(key: Column, item: Column) -> Column:
@@ -352,8 +439,17 @@ def _map(key: Column, item: Column) -> Column:
         bounds = _bounds(values)
         return pa.MapArray.from_arrays(bounds, keys, items, type=type_, mask=_mask(values))
 
+    def values(array: pa.Array) -> list[Any]:
+        offsets = array.offsets.to_pylist()  # absolute, also in a slice
+        first, size = offsets[0] if offsets else 0, offsets[-1] - offsets[0] if offsets else 0
+        keys = key.values(array.keys.slice(first, size))
+        entries = zip(keys, item.values(array.items.slice(first, size)), strict=True)
+        return _with_nulls(
+            array, [dict(islice(entries, end - at)) for at, end in pairwise(offsets)]
+        )
+
     wire = dict.__class_getitem__((key.wire, _or_none(item.wire)))
-    return Column(type_, wire, array)
+    return Column(type_, wire, array, values)
 
 
 def _bounds(values: Values) -> pa.Array:

@@ -24,7 +24,7 @@ from statekit.checkpoint.era import PERMANENT, Era
 from statekit.checkpoint.job_file import ROW_MARK, TIMERS, WAITING, OperatorRecord, StateRecord
 from statekit.checkpoint.state_kinds import POSITION_BYTES
 from statekit.codec.schema import Schema
-from statekit.codec.vectorized import ints_of_sortable
+from statekit.codec.vectorized import ints_of_sortable, sortable_columns
 from statekit.keygroup import GROUP_BYTES
 from statekit.query.tables.columns import TIMESTAMP
 from statekit.query.tables.key_columns import PartsOfKey, checked_ends
@@ -255,6 +255,22 @@ def unstamped_rows(rows: list[bytes], era: Era | None) -> tuple[list[bytes], Tim
             return values, np.where(times == PERMANENT, era.since_us, times)
     pairs = [unstamped(row, era) for row in rows]
     return [value for value, _ in pairs], np.array([time for _, time in pairs], np.int64)
+
+
+def stamped_rows(values: Sequence[bytes], times: Times, era: Era) -> list[bytes]:
+    """Return values with stamps of their write times, the inverse of `unstamped_rows`.
+
+    Parameters:
+        era: the present one, without earlier ones.
+
+    >>> stamped_rows([b"value"], np.array([PERMANENT]), Era(1))
+    [b'value']
+    """
+    mark = ROW_MARK + bytes([era.number])
+    return [
+        value if time == PERMANENT else mark + stamp + value
+        for value, time, stamp in zip(values, times.tolist(), sortable_columns(times), strict=True)
+    ]
 
 
 def instants(micros: Times) -> pa.Array:

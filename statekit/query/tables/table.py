@@ -134,15 +134,41 @@ def table_for_reading(
     Raises:
         QueryError: there is no such column, or its values are pickled and `allow_pickle` is False.
     """
-    before, after = list(row_key_columns(family, wide)), []
-    if family.state is not None and family.state.ttl is not None:
-        after = [written_column(family), expires_column(family)]
-    stored = value_columns(family, wide=wide, allow_pickle=allow_pickle)
-    keys, values = distinct_columns(family, stored, names_of([*before, *after]))
-    offered = [*keys, *before, *values, *after]
+    offered = layout_of(family, wide=wide, allow_pickle=allow_pickle).columns
     by_name = dict(zip(names_of(offered), offered, strict=True))
     chosen = by_name if wanted is None else _checked(family, wanted, [*by_name])
     return Table(family, [by_name[name] for name in chosen])
+
+
+class TableLayout(NamedTuple):
+    """All columns of a table for people and tools, with their names.
+
+    Parameters:
+        key: the fields of the key, or the shard.
+        place: the other parts of the row key: of a state, the map key or the position, if any.
+        value: the fields of a struct, or the value.
+        times: of states with a TTL.
+    """
+
+    key: Sequence[TableColumn]
+    place: Sequence[TableColumn]
+    value: Sequence[TableColumn]
+    times: Sequence[TableColumn]
+
+    @property
+    def columns(self) -> list[TableColumn]:
+        """All columns, in order."""
+        return [*self.key, *self.place, *self.value, *self.times]
+
+
+def layout_of(family: Family, *, wide: bool = False, allow_pickle: bool = False) -> TableLayout:
+    """Return the columns of a state. The parameters are those of `table_for_reading`."""
+    place, times = list(row_key_columns(family, wide)), []
+    if family.state is not None and family.state.ttl is not None:
+        times = [written_column(family), expires_column(family)]
+    stored = value_columns(family, wide=wide, allow_pickle=allow_pickle)
+    key, value = distinct_columns(family, stored, names_of([*place, *times]))
+    return TableLayout(key, place, value, times)
 
 
 def _checked(family: Family, wanted: Sequence[str], names: Sequence[str]) -> Sequence[str]:

@@ -30,7 +30,8 @@ from statekit.job.chaining import Chain, Pass
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism
-from statekit.maintenance.savepoint.restore import is_made_of, replace_spark_files
+from statekit.maintenance.first_epoch import replace_spark_files
+from statekit.maintenance.savepoint.restore import is_made_of
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.spark.concurrent_actions import compute
 from statekit.spark.epoch import TASKS_PER_CORE, directory_for_copies

@@ -1,0 +1,364 @@
+"""Bootstraps: the table of a state makes the same state again, and wrong rows are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import statekit as sk
+from statekit import sources
+from statekit.checkpoint.repository import Repository
+from statekit.codec.value_codec import ValueCodec
+from statekit.errors import BootstrapError, RestoreError, StateTypeError
+from statekit.maintenance import bootstrap as bootstrapping
+from statekit.query.rows.reader import CheckpointReader
+from statekit.query.tables.read import StateTable, WideIntError
+from tests.support import generated_types
+from tests.support.effort import SOAK
+from tests.support.generated_keys import KeyType, key_types
+from tests.support.generated_types import Typed
+from tests.support.key_types import KEY_TYPES, record_of, records_of
+
+STATES = ("one", "some", "by")
+
+
+class Put(NamedTuple):
+    """What the function writes for a key: its number in the values and the map keys."""
+
+    key: int
+    values: list[int]
+    entries: list[int]
+
+
+class Kept(NamedTuple):
+    """A job that keeps values of one type in each kind of state, and the values."""
+
+    job: sk.Job
+    values: list[Any]
+    map_keys: list[Any]
+
+
+def job_of(annotation: Any, map_key: Any, values: list[Any], map_keys: list[Any]) -> sk.Job:
+    def keep(put: Put, one: Any, some: Any, by: Any) -> None:
+        for number in put.values:
+            one.update(values[number])
+            some.append(values[number])
+            for entry in put.entries:
+                by[map_keys[entry]] = values[number]
+
+    keep.__annotations__ |= {
+        "put": Put,
+        "one": sk.ValueState[annotation],
+        "some": sk.ListState[annotation],
+        "by": sk.MapState[map_key, annotation],
+    }
+    job = sk.Job("kept")
+    job.source("puts", Put).process(sk.process(key="key")(keep))
+    return job
+
+
+@st.composite
+def kept(draw: st.DrawFn) -> Kept:
+    of: Typed = draw(generated_types.annotations())
+    key_of: KeyType = draw(key_types())
+    values = draw(st.lists(of.values, min_size=1, max_size=4))
+    map_keys = draw(st.lists(key_of.keys, min_size=1, max_size=3))
+    job = job_of(of.annotation, key_of.annotation, values, map_keys)
+    (spec, *_) = job.operators[0].declared.states
+    values[:] = stored_forms(spec.codec, values)
+    assume(values)
+    return Kept(job, values, map_keys)
+
+
+def stored_forms(codec: ValueCodec[Any], values: list[Any]) -> list[Any]:
+    """The values that the type can hold, as they are read: an int in a float is a float."""
+    found = []
+    for value in filter(codec.accepts, values):
+        with contextlib.suppress(StateTypeError):
+            found.append(codec.decode(codec.encode(value)))
+    return found
+
+
+def tables_of(checkpoint: Any, operator: str, states: typing.Iterable[str]) -> dict[str, pa.Table]:
+    """Tables of states, with wide ints where they are needed."""
+    found = {}
+    for state in states:
+        try:
+            found[f"{operator}.{state}"] = sk.read(checkpoint, operator, state).read_all()
+        except WideIntError:
+            table = sk.read(checkpoint, operator, state, wide_ints=True).read_all()
+            found[f"{operator}.{state}"] = table
+    return found
+
+
+def stored_rows_of(checkpoint: Any, operator: str, state: str) -> list[tuple[bytes, bytes]]:
+    """Row keys and rows as stored, without the positions of list elements."""
+    batches = list(StateTable(CheckpointReader(checkpoint), operator, state).batches())
+    cut = -12 if state == "some" else None
+    return [(key[:cut], row) for of in batches for key, row in zip(of.keys, of.rows, strict=True)]
+
+
+@settings(max_examples=100 if SOAK else 40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(of=kept(), shards=st.integers(1, 5), data=st.data())
+def test_state_to_table_to_bootstrap_to_state_is_the_identity_for_all_types(
+    of: Kept, shards: int, data: st.DataObject
+) -> None:
+    numbers = st.lists(st.integers(0, len(of.values) - 1), max_size=3)
+    entries = st.lists(st.integers(0, len(of.map_keys) - 1), max_size=2)
+    puts = data.draw(st.lists(st.builds(Put, st.integers(0, 5), numbers, entries), min_size=1))
+    first, second = Repository.in_memory(), Repository.in_memory()
+    of.job.run({"puts": puts}, checkpoint=first, epoch_size=2)
+    tables = tables_of(first, "keep", STATES)
+    result = of.job.bootstrap(tables, checkpoint=second, parallelism=shards, refuse=1000)
+    for table in result.refused.values():
+        # JSON text does not say of which member of a union it is.
+        assert all("in JSON it could be" in reason for reason in table["reason"].to_pylist())
+    assume(not result.refused)
+    assert tables_of(second, "keep", STATES) == tables
+    for state in STATES:
+        expected = sorted(stored_rows_of(first, "keep", state))
+        assert sorted(stored_rows_of(second, "keep", state)) == expected
+
+
+@pytest.mark.parametrize("name", KEY_TYPES)
+@pytest.mark.parametrize("shards", [1, 4])
+def test_keys_of_all_types_are_taken(name: str, shards: int) -> None:
+    annotation, values = KEY_TYPES[name]
+
+    def count(record: Any, n: sk.ValueState[int]) -> None:
+        n.update((n.get() or 0) + record.n)
+
+    count.__annotations__ |= {"record": record_of(annotation), "n": sk.ValueState[int]}
+    job = sk.Job("keys")
+    job.source("records", record_of(annotation)).process(sk.process(key="key")(count))
+    first, second = Repository.in_memory(), Repository.in_memory()
+    records = records_of(annotation, values)
+    job.run({"records": records}, checkpoint=first, drain=False)
+    tables = tables_of(first, "count", ["n"])
+    job.bootstrap(tables, checkpoint=second, parallelism=shards)
+    assert sorted(stored_rows_of(second, "count", "n")) == sorted(
+        stored_rows_of(first, "count", "n")
+    )
+    job.run({"records": [*records, *records]}, checkpoint=first)
+    job.run({"records": records}, checkpoint=second)
+    assert tables_of(second, "count", ["n"]) == tables_of(first, "count", ["n"])
+
+
+# ------------------------------------------------------------------ jobs that continue
+
+
+class Order(NamedTuple):
+    customer: str
+    cents: int
+    at: dt.datetime
+
+
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+AVERAGE = sk.Aggregate[int, tuple[int, int], float](
+    create=lambda: (0, 0),
+    add=lambda accumulator, value: (accumulator[0] + value, accumulator[1] + 1),
+    result=lambda accumulator: accumulator[0] / accumulator[1],
+)
+
+
+@sk.process(key="customer", event_time="at")
+def spent(
+    order: Order,
+    total: Annotated[sk.ReducingState[int], sk.Reduce(sum)],
+    mean: Annotated[sk.AggregatingState[int, tuple[int, int], float], AVERAGE],
+    seen: Annotated[sk.ListState[int], sk.TTL("1 day", clock="event")],
+    last: Annotated[sk.MapState[int, Order], sk.TTL("30 days")],
+) -> Iterator[tuple[str, int, float, list[int], list[int]]]:
+    total.add(order.cents)
+    mean.add(order.cents)
+    seen.append(order.cents)
+    last[order.cents % 3] = order
+    yield order.customer, total.get() or 0, mean.get() or 0.0, list(seen), sorted(last)
+
+
+def shop() -> sk.Job:
+    job = sk.Job("shop")
+    job.source("orders", Order).process(spent).sink("out")
+    return job
+
+
+def orders(first: int, count: int) -> list[Order]:
+    numbers = range(first, first + count)
+    return [Order(f"c{n % 7}", n, START + dt.timedelta(minutes=n)) for n in numbers]
+
+
+SPENT = ("total", "mean", "seen", "last")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_job_continues_as_if_it_had_made_the_state(shards: int) -> None:
+    first, second = Repository.in_memory(), Repository.in_memory()
+    shop().run({"orders": orders(0, 100)}, checkpoint=first, drain=False)
+    tables = tables_of(first, "spent", SPENT)
+    result = shop().bootstrap(tables, checkpoint=second, parallelism=shards)
+    assert result.rows == {name: table.num_rows for name, table in tables.items()}
+    assert tables_of(second, "spent", SPENT) == tables
+    later = orders(100, 60)
+    expected = shop().run({"orders": [*orders(0, 100), *later]}, checkpoint=first)
+    actual = shop().run({"orders": later}, checkpoint=second)
+    assert sorted(actual["out"], key=repr) == sorted(expected["out"], key=repr)
+    assert actual.last_epoch == 2, "the bootstrap, the records, the end of event time"
+
+
+def test_rows_expire_as_they_would_have() -> None:
+    first, second = Repository.in_memory(), Repository.in_memory()
+    shop().run({"orders": orders(0, 10)}, checkpoint=first, drain=False)
+    shop().bootstrap(tables_of(first, "spent", SPENT), checkpoint=second)
+    later = [Order("c9", 1, START + dt.timedelta(days=day)) for day in (3, 4)]
+    shop().run({"orders": later}, checkpoint=second, epoch_size=1, drain=False)
+    left = sk.read(second, "spent", "seen").read_all()
+    assert left["customer"].to_pylist() == ["c9", "c9"]
+    (operator,) = CheckpointReader(second).manifest.operators.values()
+    assert operator.rows["seen"] == 2, "the index of expiry found the rows"
+
+
+def test_states_that_are_not_given_are_empty() -> None:
+    checkpoint = Repository.in_memory()
+    shop().bootstrap(
+        "spent.total", pa.table({"customer": ["c0"], "value": [5]}), checkpoint=checkpoint
+    )
+    out = shop().run({"orders": [Order("c0", 1, START)]}, checkpoint=checkpoint)["out"]
+    assert out == [("c0", 6, 1.0, [1], [1])]
+
+
+class Reading(NamedTuple):
+    room: str
+    hour: int
+    degrees: float
+
+
+def test_a_sorted_store_is_filled() -> None:
+    def rooms() -> sk.Job:
+        job = sk.Job("rooms")
+        store = job.add(sk.KVStore("rooms", key=str, sort=int, value=float))
+        store.put(job.source("readings", Reading), key="room", sort="hour", value="degrees")
+        return job
+
+    readings = [Reading(f"r{n % 5}", n, n / 2) for n in range(40)]
+    first, second = Repository.in_memory(), Repository.in_memory()
+    rooms().run({"readings": readings}, checkpoint=first)
+    tables = tables_of(first, "rooms", ["values"])
+    rooms().bootstrap(tables, checkpoint=second, parallelism=2)
+    assert tables_of(second, "rooms", ["values"]) == tables
+
+
+# ----------------------------------------------------------------------------- refused rows
+
+
+def test_rows_that_do_not_fit_are_refused_with_their_reasons() -> None:
+    at = pa.array([START] * 6, pa.timestamp("us", "UTC"))
+    table = pa.table(
+        {
+            "key_customer": ["a", None, "a", "b", "c", "d"],
+            "map_key": [1, 1, 1, 1, None, 1],
+            "customer": ["a", "a", "a", None, "c", "d"],
+            "cents": pa.array([1, 2, 3, 4, 5, 6], pa.int16()),
+            "at": at,
+            "written": at,
+            "note": list("uvwxyz"),
+        }
+    )
+    checkpoint = Repository.in_memory()
+    with pytest.raises(BootstrapError, match="Nothing is committed") as raised:
+        shop().bootstrap("spent.last", table, checkpoint=checkpoint, refuse=3)
+    assert raised.value.refused["spent.last"].num_rows == 4
+    assert checkpoint.latest_epoch() is None
+    result = shop().bootstrap("spent.last", table, checkpoint=checkpoint, refuse=4)
+    refused = result.refused["spent.last"]
+    assert result.rows == {"spent.last": 2}
+    assert refused.drop_columns("reason") == table.take([1, 2, 3, 4])
+    reasons = refused["reason"].to_pylist()
+    assert "a key of type str cannot be None" in reasons[0]
+    assert reasons[1] == "a row before has the same key"
+    assert "customer" in reasons[2]
+    assert "a key of type int cannot be None" in reasons[3]
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        (pa.table({"customer": ["a"]}), "column value of type int64 is missing"),
+        (pa.table({"customer": ["a"], "value": ["5"]}), "value is of type string, and must be"),
+        (pa.table({"customer": [1], "value": [5]}), "customer is of type int64, and must be"),
+    ],
+)
+def test_columns_that_are_missing_or_of_another_type_are_refused(
+    table: pa.Table, problem: str
+) -> None:
+    checkpoint = Repository.in_memory()
+    with pytest.raises(BootstrapError, match=problem):
+        shop().bootstrap("spent.total", table, checkpoint=checkpoint, refuse=100)
+    assert checkpoint.latest_epoch() is None
+
+
+TOTALS = pa.table({"customer": ["a", "b"], "value": [1, 2]})
+
+
+def test_a_checkpoint_with_epochs_is_refused() -> None:
+    checkpoint = Repository.in_memory()
+    shop().bootstrap("spent.total", TOTALS, checkpoint=checkpoint)
+    with pytest.raises(RestoreError, match="has epochs up to 0, and a bootstrap makes the first"):
+        shop().bootstrap("spent.total", TOTALS, checkpoint=checkpoint)
+
+
+def test_states_that_no_table_can_fill_are_refused() -> None:
+    with pytest.raises(StateTypeError, match=r"it has spent\.total, spent\.mean"):
+        shop().bootstrap("spent.sum", TOTALS, checkpoint=Repository.in_memory())
+    job = sk.Job("windows")
+    hours = job.source("orders", Order).window(
+        sk.tumbling("1 hour"), key="customer", event_time="at"
+    )
+    hours.aggregate(n=sk.Count())
+    name = f"{job.operators[0].name}.{job.operators[0].declared.states[0].name}"
+    with pytest.raises(StateTypeError, match="depend on the options of the operator"):
+        job.bootstrap(name, TOTALS, checkpoint=Repository.in_memory())
+
+
+# ------------------------------------------------------------------------ where rows are from
+
+
+def test_tables_are_read_from_files_sources_and_frames(tmp_path: Path) -> None:
+    pq.write_table(TOTALS, tmp_path / "totals.parquet")
+    origins = [
+        TOTALS,
+        TOTALS.to_batches()[0],
+        TOTALS.to_reader(),
+        TOTALS.to_pandas(),
+        tmp_path,
+        str(tmp_path / "totals.parquet"),
+        sources.parquet(tmp_path, static=True),
+    ]
+    for origin in origins:
+        checkpoint = Repository.in_memory()
+        shop().bootstrap("spent.total", origin, checkpoint=checkpoint)
+        assert sk.read(checkpoint, "spent", "total").read_all().to_pylist() == TOTALS.to_pylist()
+    for wrong in (sources.parquet(tmp_path), 5):
+        with pytest.raises(StateTypeError, match="Nothing was read"):
+            shop().bootstrap("spent.total", wrong, checkpoint=Repository.in_memory())
+
+
+def test_keys_are_found_again_among_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrapping, "_BATCH_ROWS", 7)
+    names = [f"c{n}" for n in range(500)]
+    table = pa.table({"customer": [*names, *names[::50]], "value": range(510)})
+    checkpoint = Repository.in_memory()
+    result = shop().bootstrap("spent.total", table, checkpoint=checkpoint, refuse=10)
+    assert result.refused["spent.total"]["value"].to_pylist() == list(range(500, 510))
+    assert sk.read(checkpoint, "spent", "total").read_all().num_rows == 500

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from statekit.keygroup import SEED
+from statekit.keygroup import SEED, key_group
 
 _SIGN = np.uint64(1 << 63)
 
@@ -80,21 +81,36 @@ def numbered(start: bytes, first: int, count: int) -> list[bytes]:
     return packed
 
 
-def key_groups_of_ints(columns: Sequence[Sequence[int]], groups: int) -> list[int]:
-    """Return the key groups of many keys, as `keygroup.key_group` of each.
+def key_groups(keys: Sequence[Any], groups: int) -> list[int]:
+    """Return the key groups of many keys. Keys that are ints, or tuples of ints, take columns.
+
+    Parameters:
+        groups: how many key groups there are.
+
+    Raises:
+        StateTypeError: one of them cannot be a key.
+        OverflowError: an int does not fit 64 bits.
+
+    >>> key_groups([7, 8], 128) == [key_group(7), key_group(8)]
+    True
+    """
+    is_tuple = bool(keys) and set(map(type, keys)) == {tuple} and len(set(map(len, keys))) == 1
+    columns: list[Sequence[Any]] = list(zip(*keys, strict=True)) if is_tuple else [keys]
+    if columns and all(set(map(type, column)) == {int} for column in columns):
+        return _groups_of_ints(columns, groups)
+    return list(map(key_group, keys, repeat(groups)))
+
+
+def _groups_of_ints(columns: Sequence[Sequence[int]], groups: int) -> list[int]:
+    """Return the key groups of keys that are ints.
 
     A hash is XXH64 of eight bytes, with the hash of the field before as its seed
     (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md).
 
     Parameters:
         columns: the ints of each field of the keys, in parallel.
-        groups: how many key groups there are.
 
-    Raises:
-        OverflowError: an int does not fit 64 bits.
-
-    >>> from statekit.keygroup import key_group
-    >>> key_groups_of_ints([[7, 8], [-1, 0]], 128) == [key_group((7, -1)), key_group((8, 0))]
+    >>> _groups_of_ints([[7, 8], [-1, 0]], 128) == [key_group((7, -1)), key_group((8, 0))]
     True
     """
     one, two, three, four, five = _PRIMES

@@ -36,6 +36,8 @@ from typing import (
     overload,
 )
 
+import pyarrow as pa
+
 from statekit.backend.interface import Backend
 from statekit.calls.service_call import ServiceCall
 from statekit.checkpoint.job_file import EXPIRY, TIMERS, WAITING, Clock
@@ -57,6 +59,8 @@ from statekit.functions.migrate_hooks import Hooks, MigrateOption, checked_hooks
 from statekit.functions.signature import Bound, Signature, hints_of
 from statekit.functions.state_parameters import annotation_text
 from statekit.number_faults import int_fault
+from statekit.records.arrow_scalars import micros_of
+from statekit.records.combined_rows import CombinedRows
 from statekit.records.output_union import output_type_of
 from statekit.records.preaggregate import Combiner, with_operator_name
 from statekit.records.union import Records, records_of
@@ -475,10 +479,11 @@ class Process(Generic[R, P, U]):
         """True if all records have one key, which only combined rows have."""
         return self.traits.combiner is not None and self.traits.combiner.is_global
 
-    def combined(self, records: Sequence[Any], plan: ShardPlan) -> Sequence[Any]:
+    def combined(self, records: Sequence[Any] | pa.Table, plan: ShardPlan) -> Sequence[Any]:
         """Return the combined rows of records, or the records themselves without a combiner.
 
         Parameters:
+            records: records; with a combiner they may be a table of a source.
             plan: of one of the shards.
 
         Raises:
@@ -487,7 +492,7 @@ class Process(Generic[R, P, U]):
         if self.traits.combiner is None:
             return records
         with with_operator_name(plan.operator):
-            return self.traits.combiner.records(records, self.late_us(plan))
+            return self.traits.combiner.combine(records, self.late_us(plan))
 
     def count_of(self, rows: Sequence[Any]) -> int:
         """Return the number of records behind these rows."""
@@ -510,9 +515,22 @@ class Process(Generic[R, P, U]):
             return lambda record: True
         return self.record_type.getter(self.key) if self.key else lambda record: ()
 
-    def time_of_input(self) -> Callable[[Any], int]:
-        """Return a function from a routed record to its event time in microseconds."""
-        return self.time_of() if self.traits.combiner is None else self.traits.combiner.time_of
+    def times_of_input(self, records: Sequence[Any]) -> Sequence[int]:
+        """Return the event times of routed records in microseconds.
+
+        Raises:
+            ProcessError: a record has none.
+        """
+        if isinstance(records, CombinedRows):
+            return records.columns[-1]
+        assert self.event_time is not None
+        try:
+            instants = list(map(self.record_type.getter((self.event_time,)), records))
+        except KeyError:  # which the error of `time_of` names
+            instants = []
+        if {getattr(instant, "tzinfo", None) for instant in instants} == {dt.UTC}:
+            return micros_of(instants)
+        return list(map(self.time_of(), records))
 
     def time_of(self) -> Callable[[Any], int]:
         """Return a function from a record to its event time in microseconds.

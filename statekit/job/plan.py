@@ -413,6 +413,13 @@ class Plan:
         operators = sum(operator.streams.count(stream) for operator in self.operators)
         return operators + len(self.transforms_of(stream)) + len(self.sinks_of(stream))
 
+    def is_only_combined(self, stream: str) -> bool:
+        """Return whether nothing reads a stream but an operator that combines its records."""
+        readers = [operator for operator in self.operators if stream in operator.inputs]
+        if self.reads_of(stream) != 1 or not readers:
+            return False
+        return readers[0].declared.traits.combiner is not None and not self.wants_late(readers[0])
+
     def emitter_of(self, stream: str) -> Operator | None:
         """Return the operator whose outputs or failed records a stream has; None for all other
         streams.

@@ -146,7 +146,7 @@ class Recording:
 
     def add(self, batch: KeyedBatch) -> None:
         """Add records, before the function processes them."""
-        stored = batch._replace(records=self._form.stored(batch.records))
+        stored = batch._replace(records=self._form.stored(batch.records), prefixes=())
         self._add(("batch", 0, tuple(map(list, stored))))
 
     def _add(self, part: _Part) -> None:

@@ -158,6 +158,16 @@ def _instants(values: list[Any]) -> Any:
     return instants
 
 
+def micros_of(instants: list[dt.datetime]) -> list[int]:
+    """Return instants in UTC as microseconds since 1970.
+
+    >>> micros_of([dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)])
+    [1000000]
+    """
+    found: list[int] = _instants(instants).view(pa.int64()).to_pylist()
+    return found
+
+
 def _all_in_utc(values: list[Any]) -> bool:
     return {value.tzinfo for value in values if value is not None} <= {dt.UTC}
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from statekit.codec.key_codec import KeyCodec
 from statekit.codec.vectorized import big_endian
 from statekit.errors import StateTypeError
+from statekit.records.combined_rows import CombinedRows
 
 
 class KeyedBatch(NamedTuple):
@@ -24,6 +25,8 @@ class KeyedBatch(NamedTuple):
             these are columns with one row per key.
         times: the event time of each record in microseconds, if the operator has event time.
         inputs: the number of the input that each record came from, if there are several.
+        prefixes: key group and encoded key of each record, the start of its row keys, if they are
+            known.
     """
 
     tokens: Sequence[Any]
@@ -32,17 +35,20 @@ class KeyedBatch(NamedTuple):
     records: Sequence[Any]
     times: Sequence[int] = ()
     inputs: Sequence[int] = ()
+    prefixes: Sequence[bytes] = ()
 
     def without_first(self, count: int) -> KeyedBatch:
         """Return the batch without its first records."""
-        return KeyedBatch(*(column[count:] for column in self))
+        return KeyedBatch._make(column[count:] for column in self)
 
     def part(self, start: int, end: int) -> KeyedBatch:
         """Return the records from `start` on and before `end`."""
-        return KeyedBatch(*(column[start:end] for column in self))
+        return KeyedBatch._make(column[start:end] for column in self)
 
     def in_columns(self) -> KeyedBatch:
-        """Return the batch with its records, which are tuples, as columns."""
+        """Return the batch with its records, which are combined rows or tuples, as columns."""
+        if isinstance(self.records, CombinedRows):
+            return self._replace(records=self.records.columns)
         return self._replace(records=tuple(zip(*self.records, strict=True)))
 
     def chosen(self, chosen: Sequence[bool], *, of_columns: bool) -> KeyedBatch:
@@ -55,7 +61,7 @@ class KeyedBatch(NamedTuple):
             columns = tuple(tuple(compress(column, chosen)) for column in self.records)
             others = self._replace(records=()).chosen(chosen, of_columns=False)
             return others._replace(records=columns)
-        return KeyedBatch(*(tuple(compress(column, chosen)) for column in self))
+        return KeyedBatch._make(tuple(compress(column, chosen)) for column in self)
 
 
 BroadcastRecords = tuple[int, Sequence[Any]]
@@ -101,7 +107,10 @@ class KeyRuns(NamedTuple):
         starts = [*compress(range(count), map(ne, tokens, chain((after,), tokens)))]
         sizes = list(map(sub, chain(islice(starts, 1, None), (count,)), starts))
         keys = tuple(map(batch.keys.__getitem__, starts))
-        prefixes = _prefixes(map(batch.groups.__getitem__, starts), keys, codec)
+        if batch.prefixes:
+            prefixes = list(map(batch.prefixes.__getitem__, starts))
+        else:
+            prefixes = _prefixes(map(batch.groups.__getitem__, starts), keys, codec)
         return cls(starts[0] if starts else count, sizes, keys, prefixes)
 
 
@@ -123,7 +132,8 @@ class KeyColumns(NamedTuple):
         """Return the keys of a batch. `prefixes` ends before the first key that cannot be
         encoded.
         """
-        return cls(_prefixes(batch.groups, batch.keys, codec), batch.keys, batch.records)
+        prefixes = list(batch.prefixes) or _prefixes(batch.groups, batch.keys, codec)
+        return cls(prefixes, batch.keys, batch.records)
 
     def part(self, start: int, end: int) -> KeyColumns:
         """Return the keys from `start` on and before `end`."""

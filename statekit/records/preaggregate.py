@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from statekit.codec.annotations import peel, struct_flavour
 from statekit.errors import CALL_FAILURES, ProcessError, StateTypeError
 from statekit.records.arrow_sort import row_numbers
+from statekit.records.combined_rows import CombinedRows
 from statekit.records.group_lists import GroupLists
 from statekit.records.grouping import DIGITS, Aggregates, Groups, grouped, listed, without_late
 from statekit.records.output_type import OutputType
@@ -77,7 +78,7 @@ class Combiner:
     >>> from statekit.records.partial_aggregate import PartialAggregate
     >>> parts = [PartialAggregate("sum", "cents"), PartialAggregate("max", "cents")]
     >>> combiner = Combiner(record, ("customer",), parts)
-    >>> combiner.records([Order("ada", 5), Order("bob", 1), Order("ada", 2)])
+    >>> list(combiner.combine([Order("ada", 5), Order("bob", 1), Order("ada", 2)]))
     [Combined(customer='ada', number=2, part_1=7, part_2=5), \
 Combined(customer='bob', number=1, part_1=1, part_2=1)]
     """
@@ -191,17 +192,26 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             return True
         return columns is not None and not set(columns).issuperset(self._projected.field_names)
 
-    def records(self, records: Sequence[Any], late_us: int = BEGINNING) -> list[Any]:
-        """Combine records, and return the rows as records.
+    def combine(self, records: Sequence[Any] | pa.Table, late_us: int = BEGINNING) -> CombinedRows:
+        """Combine records.
 
         Parameters:
+            records: records, or a table with the columns of `read`.
             late_us: the watermark that makes a record late.
 
         Raises:
             ProcessError: a record does not fit its type, or a sum is too large.
         """
-        rows = self._grouped(*self._aggregated(self._columns(records), late_us))
-        return _read(self.combined, rows, restores=True)
+        if isinstance(records, pa.Table):
+            rows = self.rows(records, late_us)
+        else:
+            rows = self._grouped(*self._aggregated(self._columns(records), late_us))
+        reader = self.combined.reader(rows.schema, restores=True)
+        first, *others = (
+            CombinedRows(self.combined.cls, reader.columns(batch), self.key_size)
+            for batch in rows.combine_chunks().to_batches() or [_empty(rows.schema)]
+        )
+        return first.followed_by(others) if others else first
 
     def rows(
         self, table: pa.Table, late_us: int = BEGINNING, *, restores: bool = False
@@ -315,11 +325,6 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         """Return the aggregates that merge combined rows."""
         number: Aggregates = [("sum", rows.column(self.number))]
         return number + [(verb, rows.column(name)) for name, verb in self._merges.items()]
-
-    def time_of(self, row: Any) -> int:
-        """Return the largest event time of the combined records of a row, in microseconds."""
-        time: int = row[-1]
-        return time
 
     def _aggregated(self, table: pa.Table, late_us: int) -> tuple[Groups, Aggregates]:
         """Return the grouping columns by name, and the aggregates of each group."""
@@ -441,6 +446,10 @@ def with_operator_name(operator: str) -> Iterator[None]:
         yield
     except ProcessError as error:
         raise ProcessError(f"operator {operator!r}: {shown_text(error)}") from error
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema)
 
 
 def _read(record: RecordType, table: pa.Table, *, restores: bool = False) -> list[Any]:

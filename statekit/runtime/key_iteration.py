@@ -258,7 +258,7 @@ class KeyIteration:
         scope, given, count, last = self._scope, 0, 0, b""
         for whole in batches:
             for start in range(0, len(whole.records), RECORDS_AT_ONCE):
-                batch = KeyedBatch(*(of[start : start + RECORDS_AT_ONCE] for of in whole))
+                batch = whole.part(start, start + RECORDS_AT_ONCE)
                 runs = KeyRuns.of(batch, self._codec)
                 entered = len(runs.prefixes)
                 if entered < len(runs.keys):

@@ -6,6 +6,7 @@ Each consumer of a stream gets records of its own.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -83,7 +84,9 @@ class RecordStreams:
         self._parts[stream] = [] if form is None else [(records, form)]
 
     def put_columns(self, stream: str, batches: list[pa.RecordBatch]) -> None:
-        """Add the records of an operator that nothing reads but sinks of columns."""
+        """Add the records of a stream that nothing reads but what takes columns: sinks, or an
+        operator that combines them.
+        """
         self._columns[stream] = batches
 
     def put_late(self, operator: Operator, is_late: Callable[[Any], bool]) -> None:
@@ -111,6 +114,12 @@ class RecordStreams:
     def is_empty(self, stream: str) -> bool:
         """Return whether a stream has no records."""
         return not any(records for records, _ in self._parts_of(stream))
+
+    def given(self, stream: str) -> list[Any] | pa.Table:
+        """Return the records of a stream for an operator, which combines those that are a table."""
+        if stream in self._columns:
+            return pa.Table.from_batches(self._columns[stream])
+        return self.of(stream)
 
     def of(self, stream: str) -> list[Any]:
         """Return the records of a stream for one consumer: an operator, a shard of a broadcast, or
@@ -186,6 +195,7 @@ class LocalRunner:
         outputs: Mapping[str, OutputCallback | Sink] | None = None,
         offsets: EpochOffsets | None = None,
         decoded: Mapping[str, list[Any]] | None = None,
+        columns: Mapping[str, list[pa.RecordBatch]] | None = None,
         bad_records: dict[str, int] | None = None,
         **instants: Any,
     ) -> dict[str, list[Any]]:
@@ -198,6 +208,7 @@ class LocalRunner:
             outputs: a sink or a callback per name.
             offsets: where the epoch ends in each input, committed with the state.
             decoded: records of inputs that were made for this epoch, so that nobody else has them.
+            columns: records of inputs that only an operator reads that combines them.
             bad_records: as for `Coordinator.commit`.
             instants: the clocks, as for `Coordinator.begin`.
         """
@@ -206,7 +217,9 @@ class LocalRunner:
         streams = RecordStreams(self.job, self.coordinator.epoch)
         for source in self.job.sources:
             form = self._sources[source.name]
-            if decoded is not None and source.name in decoded:
+            if columns is not None and source.name in columns:
+                streams.put_columns(source.name, columns[source.name])
+            elif decoded is not None and source.name in decoded:
                 streams.put(source.name, decoded[source.name], form)
             else:
                 streams.put(source.name, form.taken(inputs.get(source.name, ())), form)
@@ -279,7 +292,7 @@ class LocalRunner:
         coordinator = self.coordinator
         declared, output_type = operator.declared, operator.declared.output_type
         plans = coordinator.plans(operator.name)
-        given = map(streams.of, operator.inputs)
+        given = map(streams.given, operator.inputs)
         incoming = [declared.combined(records, plans.common) for records in given]
         routed = self._routing(operator).routed(incoming, coordinator.parallelism)
         outputs: list[Any] = []
@@ -414,11 +427,12 @@ class LocalReader:
         """Run an epoch up to these offsets."""
         given: dict[str, list[Any]] = {}
         decoded: dict[str, list[Any]] = {}
+        columns: dict[str, list[pa.RecordBatch]] = {}
         for name, end in (ends or {}).items():
             found, start = self.inputs.inputs[name], self.inputs.offsets[name]
             with input_failures(name, self.runner.coordinator.epoch):
                 if isinstance(found, SourceInput):
-                    self._read(found, start, end, decoded)
+                    self._read(found, start, end, decoded, columns)
                 elif isinstance(found, IterableInput):
                     given[name] = found.read(start, end)
         offsets = None if ends is None else self.inputs.committed(ends)
@@ -428,6 +442,7 @@ class LocalReader:
                 outputs=self.outputs,
                 offsets=offsets,
                 decoded=decoded,
+                columns=columns,
                 bad_records=self._bad.so_far,
                 what=what,
             )
@@ -437,18 +452,38 @@ class LocalReader:
             self.line.committed(manifest, self._sources)
 
     def _read(
-        self, found: SourceInput, start: InputOffset, end: InputOffset, into: dict[str, list[Any]]
+        self,
+        found: SourceInput,
+        start: InputOffset,
+        end: InputOffset,
+        into: dict[str, list[Any]],
+        columns: dict[str, list[pa.RecordBatch]],
     ) -> None:
-        """Read a source, and add its records and bad records by the names of their inputs."""
+        """Read a source, and add its records and bad records by the names of their inputs.
+
+        Parameters:
+            columns: gets the records, if an operator combines them and they certainly fit.
+        """
         name, decode = found.name, self._decoders[found.name]
+        read: Iterator[tuple[str, pa.RecordBatch]] = (
+            (partition, batch)
+            for partition, first, last in ranges(start, end)
+            for batch in found.source.read(partition, first, last)
+            if batch.num_rows
+        )
+        if isinstance(decode, ColumnDecoder) and self.job.is_only_combined(name):
+            read, kept = itertools.tee(read)
+            batches = [batch for _, batch in kept]
+            if batches and decode.certainly_fit(batches):
+                columns[name] = batches
+                return
         records: list[Any] = []
         bad: list[BadRecord] = []
-        for partition, first, last in ranges(start, end):
-            for batch in found.source.read(partition, first, last):
-                decoded = decode(partition, batch)
-                self._bad.check(name, decoded, self.runner.coordinator.epoch)
-                records += decoded.records
-                bad += decoded.bad
+        for partition, batch in read:
+            decoded = decode(partition, batch)
+            self._bad.check(name, decoded, self.runner.coordinator.epoch)
+            records += decoded.records
+            bad += decoded.bad
         into[name] = records
         if (errors := self.job.errors_of(name)) is not None:
             into[errors] = bad

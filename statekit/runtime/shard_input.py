@@ -14,6 +14,7 @@ from statekit.functions.process import Process
 from statekit.keygroup import key_group
 from statekit.recording.recorder import Recorder
 from statekit.recording.recording import Recording
+from statekit.records.combined_rows import CombinedRows
 from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
 from statekit.runtime.key_iteration import not_a_key
 
@@ -126,6 +127,8 @@ class KeyedBatchBuilder:
         Raises:
             ProcessError: a record has no such field.
         """
+        if isinstance(records, CombinedRows):
+            return list(records.keys())
         keys: list[Any] = []
         try:
             keys.extend(map(self._key_of, records))
@@ -165,4 +168,4 @@ class KeyedBatchBuilder:
         """Return the event time of each record in microseconds; nothing without event time."""
         if self._process.event_time is None:
             return ()
-        return list(map(self._process.time_of_input(), records))
+        return self._process.times_of_input(records)

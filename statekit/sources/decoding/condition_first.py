@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from statekit.errors import ProcessError
 from statekit.expressions.compiled import CompiledExpression
-from statekit.expressions.value_types import ValueType, holding_type
-from statekit.records.record_type import RecordType
+from statekit.sources.decoding.certain_fit import certainly_fit
 from statekit.sources.decoding.decoder import ColumnDecoder, Decoded
-from statekit.timestamp import MAX_MICROS, MIN_MICROS
-
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""The dates that Python has, in days since 1970."""
 
 
 class ConditionFirst:
@@ -47,38 +39,10 @@ class ConditionFirst:
 
     def __call__(self, partition: str, batch: pa.RecordBatch) -> Decoded:
         """Return the records of a batch for which the condition is true, and its bad records."""
-        if batch.num_rows == 0 or not _certainly_fit(self._member, batch):
+        if batch.num_rows == 0 or not certainly_fit(self._member, batch):
             return self._decode(partition, batch)
         try:
             kept = batch.filter(self._condition.of_batch(batch))
         except ProcessError:
             return self._decode(partition, batch)
         return self._decode(partition, kept)
-
-
-def _certainly_fit(member: RecordType, batch: pa.RecordBatch) -> bool:
-    """Return whether each row of a batch certainly is a record of a type."""
-    fields, names = member.fields or {}, set(batch.schema.names)
-    if member.may_change_fields or not names.issuperset(fields):
-        return False
-    for name, field in fields.items():
-        found = holding_type(member.column_annotation(field))
-        if found is None or not _fits(found, batch.column(name)):
-            return False
-    return True
-
-
-def _fits(found: ValueType, column: Any) -> bool:
-    """Return whether each value of a column certainly is one of a type."""
-    if column.type != found.arrow or (column.null_count and not found.nullable):
-        return False
-    if found.kind == "timestamp":
-        return _are_within(column.view(pa.int64()), MIN_MICROS, MAX_MICROS)
-    if found.kind == "date":
-        return _are_within(column.view(pa.int32()), _FIRST_DAY, _LAST_DAY)
-    return True
-
-
-def _are_within(numbers: Any, least: int, most: int) -> bool:
-    ends = pc.min_max(numbers).as_py()
-    return ends["min"] is None or (least <= ends["min"] and ends["max"] <= most)

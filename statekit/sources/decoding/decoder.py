@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from statekit.records.json_rows import json_rows
 from statekit.records.record_type import RecordReader
 from statekit.records.union import Records
 from statekit.shown import shown_text
+from statekit.sources.decoding.certain_fit import certainly_fit
 
 OFFSET_PREFIX = "__offset"
 """The prefix of columns that say where a row is in its partition."""
@@ -97,6 +98,14 @@ class ColumnDecoder:
         middle = batch.num_rows // 2
         first, second = (self(partition, batch.slice(*part)) for part in ((0, middle), (middle,)))
         return Decoded(first.records + second.records, first.bad + second.bad)
+
+    def certainly_fit(self, batches: Sequence[pa.RecordBatch]) -> bool:
+        """Return whether each row of batches certainly is a record. They have the same columns."""
+        (member,) = self.records.members
+        schemas = [batch.schema for batch in batches]
+        if any(schema != schemas[0] for schema in schemas):
+            return False
+        return all(certainly_fit(member, batch) for batch in batches)
 
     def _reader(self, schema: pa.Schema) -> RecordReader:
         if schema not in self._readers:

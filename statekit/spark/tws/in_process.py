@@ -216,11 +216,14 @@ class InProcess(ProcessorProcess):
 
     def time_of(self) -> Callable[[Any], int]:
         """Return a function from a row to its event time. A row without one is never late."""
-        time_of = self.time_of_input()
+        time_of = self._time_of_row()
         return lambda record: MAX_MICROS if (time := time_of(record)) is None else time
 
-    def time_of_input(self) -> Callable[[Any], Any]:
-        """Return a function from a row to its event time; None for a row without one."""
+    def times_of_input(self, records: Sequence[Any]) -> Sequence[Any]:
+        """Return the event times of rows; None for a row without one."""
+        return list(map(self._time_of_row(), records))
+
+    def _time_of_row(self) -> Callable[[Any], Any]:
         assert self.event_time is not None, "it is asked for event time"
         get = self.record_type.getter((self.event_time,))
 

@@ -1,4 +1,5 @@
-"""Nexmark on Flink SQL: each query beside the job of statekit on Spark, in CPU of all processes.
+"""Nexmark on Flink SQL: each query beside the job of statekit on Spark and in one process, in CPU
+of all processes.
 
 What lives here: who takes part, checking results and the benchmarks. What does not: the text of
 the queries (`flink_sql`), the files that both read (`streams`), and how the two take turns
@@ -26,10 +27,10 @@ from tests.bench.nexmark.streams import KINDS, Streams
 from tests.bench.peers import versus
 from tests.bench.peers.environments import NotAvailable
 from tests.bench.peers.processes import Spent
-from tests.bench.peers.versus import ROUNDS, START_EVENTS, Contender, Match, Turns, compared
+from tests.bench.peers.versus import ROUNDS, START_EVENTS, Contender, Match, Turns, all_compared
 from tests.bench.report import STATEKIT_DURABLE, Row
 
-__all__ = ["BENCHMARKS", "FLINK_SQL", "STATEKIT", "check", "remaining"]
+__all__ = ["BENCHMARKS", "FLINK_SQL", "IN_PROCESS", "STATEKIT", "check", "remaining"]
 
 EVENTS = int(os.environ.get("STATEKIT_BENCH_FLINK_EVENTS", "2_000_000"))
 PER_BATCH = 500_000
@@ -42,6 +43,7 @@ _WITHOUT_BIDS = 5
 EVERY_S = "10"
 
 STATEKIT = Contender("statekit on Spark", "nexmark_job", STATEKIT_DURABLE)
+IN_PROCESS = Contender("statekit in process", "nexmark_local_job", STATEKIT_DURABLE)
 FLINK_SQL = Contender(
     "Flink SQL",
     "nexmark_flink_job",
@@ -92,7 +94,7 @@ def _value(told: Any) -> Any:
     return told
 
 
-_READ = {STATEKIT: rows_of_files, FLINK_SQL: _of_flink}
+_READ = {STATEKIT: rows_of_files, IN_PROCESS: rows_of_files, FLINK_SQL: _of_flink}
 
 
 def check(side: Contender, number: int, streams: Streams, expected: Answers) -> None:
@@ -117,11 +119,13 @@ def _times(number: int) -> int:
     return 1 if "bids" in _kinds(number) else _WITHOUT_BIDS
 
 
-def measured(number: int, events: int = EVENTS, rounds: int = ROUNDS) -> Row:
+def measured(number: int, events: int = EVENTS, rounds: int = ROUNDS) -> list[Row]:
     """A query over the first events of a seed."""
     times = _times(number)
     count, per_batch = times * events, times * PER_BATCH
-    match = Match(STATEKIT, FLINK_SQL, _note(number), count, wanted="")
+    matches = [
+        Match(ours, FLINK_SQL, _note(number), count, wanted="") for ours in (STATEKIT, IN_PROCESS)
+    ]
     title = f"one core, Nexmark query {number}, {QUERIES[number].asks}, {count:,} events"
     with tempfile.TemporaryDirectory() as home:
 
@@ -129,11 +133,11 @@ def measured(number: int, events: int = EVENTS, rounds: int = ROUNDS) -> Row:
             whole = Streams(Path(home) / "whole", count, per_batch, _kinds(number)).write()
             start = Streams(Path(home) / "start", START_EVENTS, per_batch, _kinds(number)).write()
             expected = answers(number, whole.tables())
-            for side in (STATEKIT, FLINK_SQL):
+            for side in _READ:
                 check(side, number, whole, expected)
             return lambda side: (_turn(side, number, whole), _turn(side, number, start))
 
-        return compared(title, match, turns, rounds)
+        return all_compared(title, matches, turns, rounds)
 
 
 def _turn(side: Contender, number: int, streams: Streams) -> Spent:
@@ -145,13 +149,13 @@ def _note(number: int) -> str:
     read = " and ".join(_kinds(number))
     return (
         f"Flink SQL runs in the JVM and calls no Python; statekit calls it for "
-        f"{QUERIES[number].calls}. Both read {read} from the same JSON lines on two cores, "
-        f"statekit in batches of {_times(number) * PER_BATCH:,} events of all kinds."
+        f"{QUERIES[number].calls}. All read {read} from the same JSON lines, on two cores or, "
+        f"without Spark, on one; statekit in batches of {_times(number) * PER_BATCH:,} events of all kinds."
     )
 
 
 def benchmark(number: int) -> Callable[[], list[Row]]:
-    return lambda: [measured(number)]
+    return lambda: measured(number)
 
 
 BENCHMARKS = {f"nexmark-flink-q{number}": benchmark(number) for number in QUERIES}

@@ -13,7 +13,7 @@ import contextlib
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,16 @@ from tests.bench.peers.inputs import WORKLOADS, Input
 from tests.bench.peers.processes import Spent, run
 from tests.bench.report import SPARK_DURABLE, STATEKIT_DURABLE, Arm, Row
 
-__all__ = ["BENCHMARKS", "START_EVENTS", "Contender", "Match", "Turns", "compared", "measured"]
+__all__ = [
+    "BENCHMARKS",
+    "START_EVENTS",
+    "Contender",
+    "Match",
+    "Turns",
+    "all_compared",
+    "compared",
+    "measured",
+]
 
 EVENTS, PER_EPOCH, START_EVENTS = 300_000, 100_000, 1_000
 ROUNDS = 3
@@ -142,21 +151,46 @@ def compared(title: str, match: Match, turns: Callable[[], Turns], rounds: int =
     Parameters:
         turns: writes the events, if both can run at all.
     """
-    name = "" if match.ours.name == "statekit" else f"{match.ours.name} "
-    title = f"{title}: {name}against {match.theirs.name}"
-    sides = (match.ours, match.theirs)
+    (row,) = all_compared(title, [match], turns, rounds)
+    return row
+
+
+def all_compared(
+    title: str, matches: Sequence[Match], turns: Callable[[], Turns], rounds: int = ROUNDS
+) -> list[Row]:
+    """A row for each match. All have the same events, and each contender takes its turns once.
+
+    Parameters:
+        turns: as for `compared`.
+    """
+    sides = list(dict.fromkeys(side for match in matches for side in (match.ours, match.theirs)))
     try:
         for side in sides:
             side.python()
         turn = turns()
         spent = [[turn(side) for side in sides] for _ in range(rounds)]
-        arms = [
-            side.arm(taken, match.events)
-            for side, taken in zip(sides, zip(*spent, strict=True), strict=True)
-        ]
+        taken = dict(zip(sides, zip(*spent, strict=True), strict=True))
     except NotAvailable as why:
-        reason = f"no number: {why}"
-        return Row(title, reason, match.wanted, without=reason, note=match.note)
+        return [_without_numbers(title, match, why) for match in matches]
+    return [_row(title, match, taken) for match in matches]
+
+
+def _titled(title: str, match: Match) -> str:
+    name = "" if match.ours.name == "statekit" else f"{match.ours.name} "
+    return f"{title}: {name}against {match.theirs.name}"
+
+
+def _without_numbers(title: str, match: Match, why: NotAvailable) -> Row:
+    reason = f"no number: {why}"
+    return Row(_titled(title, match), reason, match.wanted, without=reason, note=match.note)
+
+
+def _row(title: str, match: Match, taken: Mapping[Contender, Sequence[tuple[Spent, Spent]]]) -> Row:
+    try:
+        arms = [side.arm(taken[side], match.events) for side in (match.ours, match.theirs)]
+    except NotAvailable as why:
+        return _without_numbers(title, match, why)
+    title = _titled(title, match)
     ours, theirs = (arm.events / arm.seconds for arm in arms)
     told = f"{ours / theirs:.3g} times as many: {ours:,.0f} events/s against {theirs:,.0f}"
     return Row(title, told, match.wanted, tuple(arms), note=match.note)

@@ -93,8 +93,8 @@ def test_results_are_those_of_plain_python(name: str) -> None:
 
 @pytest.mark.slow
 def test_a_record_that_is_not_combined_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    combined = Combiner.records
-    monkeypatch.setattr(Combiner, "records", lambda self, of, *late: combined(self, of[:1], *late))
+    combined = Combiner.combine
+    monkeypatch.setattr(Combiner, "combine", lambda self, of, *late: combined(self, of[:1], *late))
     assert only_here(JOBS["count"](), "plain Python")
 
 
@@ -110,7 +110,7 @@ def test_a_field_may_have_the_name_of_the_key() -> None:
 
     record = RecordType.of(Named, where="example")
     combiner = Combiner(record, (), [PartialAggregate("sum", "everything")])
-    (row,) = combiner.records([Named(2), Named(3)])
+    (row,) = combiner.combine([Named(2), Named(3)])
     assert (row.everything_, row.number, row.part_1) == (True, 2, 5)
 
 

@@ -45,7 +45,7 @@ def chunks_of(keys: list[str], cuts: list[int]) -> list[KeyedBatch]:
     groups = [key_group(key) for key in keys]
     whole = KeyedBatch(keys, groups, keys, range(len(keys)))
     ends = [0, *sorted(cuts), len(keys)]
-    return [KeyedBatch(*(column[start:end] for column in whole)) for start, end in pairwise(ends)]
+    return [whole.part(start, end) for start, end in pairwise(ends)]
 
 
 @st.composite

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.bench.nexmark.flink_sql import QUERIES
-from tests.bench.nexmark.on_flink import FLINK_SQL, STATEKIT, check, remaining
+from tests.bench.nexmark.on_flink import FLINK_SQL, IN_PROCESS, STATEKIT, check, remaining
 from tests.bench.nexmark.sql import answers
 from tests.bench.nexmark.streams import KINDS, PARTITIONS, Streams
 from tests.bench.peers.environments import NotAvailable
@@ -40,6 +40,12 @@ def test_the_job_that_is_measured_beside_flink_has_the_result_of_sql(
     number: int, streams: Streams
 ) -> None:
     check(STATEKIT, number, streams, answers(number, streams.tables()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", QUERIES)
+def test_the_job_in_one_process_has_the_result_of_sql(number: int, streams: Streams) -> None:
+    check(IN_PROCESS, number, streams, answers(number, streams.tables()))
 
 
 @pytest.mark.soak

@@ -150,7 +150,8 @@ def _note(number: int) -> str:
     return (
         f"Flink SQL runs in the JVM and calls no Python; statekit calls it for "
         f"{QUERIES[number].calls}. All read {read} from the same JSON lines, on two cores or, "
-        f"without Spark, on one; statekit in batches of {_times(number) * PER_BATCH:,} events of all kinds."
+        f"without Spark, on one; statekit in batches of "
+        f"{_times(number) * PER_BATCH:,} events of all kinds."
     )
 
 

@@ -112,14 +112,12 @@ CHANGES = [
         "the mutations of a batch are stored in reverse order",
         "backend/change_file.py",
         """
-            self._opened(batch).write_batch(pa.record_batch(columns, schema=_SCHEMA))
+    return pa.record_batch(columns, schema=CHANGES_SCHEMA)
 """,
         """
-            self._opened(batch).write_batch(
-                pa.record_batch(columns, schema=_SCHEMA).take(
-                    pa.array(range(len(batch) - 1, -1, -1))
-                )
-            )
+    return pa.record_batch(columns, schema=CHANGES_SCHEMA).take(
+        pa.array(range(len(batch) - 1, -1, -1))
+    )
 """,
     ),
     Mutant(

@@ -125,11 +125,10 @@ CHANGES = [
         "the last mutation of each batch is not stored",
         "backend/change_file.py",
         """
-            self._opened(batch).write_batch(pa.record_batch(columns, schema=_SCHEMA))
+    return pa.record_batch(columns, schema=CHANGES_SCHEMA)
 """,
         """
-            record_batch = pa.record_batch(columns, schema=_SCHEMA)
-            self._opened(batch).write_batch(record_batch[: max(1, len(batch) - 1)])
+    return pa.record_batch(columns, schema=CHANGES_SCHEMA)[: max(1, len(batch) - 1)]
 """,
     ),
     Mutant(

@@ -66,7 +66,7 @@ def write(directory: Path, files: list[tuple[list[Row], pa.DataType]]) -> None:
         pq.write_table(table, directory / f"{number}.parquet")
 
 
-def run(job: sk.Job, directory: Path, shards: int = 2) -> sk.Run:
+def run(job: sk.Job, directory: Path, shards: int = 2) -> Any:
     return job.run({"orders": sk.sources.parquet(directory)}, parallelism=shards, drain=True)
 
 
@@ -104,8 +104,9 @@ def test_windows_are_those_of_records(
         for customer, cents, second in of_file
         if cents is not None
     ]
-    of_records = windowed().run({"orders": records}, parallelism=shards, drain=True)
-    assert sorted(run(windowed(), directory, shards)["out"]) == sorted(of_records["out"])
+    of_records: Any = windowed().run({"orders": records}, parallelism=shards, drain=True)
+    found = run(windowed(), directory, shards)["out"]
+    assert sorted(found) == sorted(of_records["out"])
 
 
 @pytest.mark.parametrize("job", [aggregating, windowed])

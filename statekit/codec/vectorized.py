@@ -97,11 +97,11 @@ def key_groups(keys: Sequence[Any], groups: int) -> list[int]:
     is_tuple = bool(keys) and set(map(type, keys)) == {tuple} and len(set(map(len, keys))) == 1
     columns: list[Sequence[Any]] = list(zip(*keys, strict=True)) if is_tuple else [keys]
     if columns and all(set(map(type, column)) == {int} for column in columns):
-        return _groups_of_ints(columns, groups)
+        return key_groups_of_ints(columns, groups)
     return list(map(key_group, keys, repeat(groups)))
 
 
-def _groups_of_ints(columns: Sequence[Sequence[int]], groups: int) -> list[int]:
+def key_groups_of_ints(columns: Sequence[Sequence[int]], groups: int) -> list[int]:
     """Return the key groups of keys that are ints.
 
     A hash is XXH64 of eight bytes, with the hash of the field before as its seed
@@ -109,8 +109,12 @@ def _groups_of_ints(columns: Sequence[Sequence[int]], groups: int) -> list[int]:
 
     Parameters:
         columns: the ints of each field of the keys, in parallel.
+        groups: how many key groups there are.
 
-    >>> _groups_of_ints([[7, 8], [-1, 0]], 128) == [key_group((7, -1)), key_group((8, 0))]
+    Raises:
+        OverflowError: an int does not fit 64 bits.
+
+    >>> key_groups_of_ints([[7, 8], [-1, 0]], 128) == [key_group((7, -1)), key_group((8, 0))]
     True
     """
     one, two, three, four, five = _PRIMES

@@ -42,6 +42,7 @@ from statekit.job.windows.field_aggregates import (
 from statekit.job.windows.sessions import session
 from statekit.job.windows.sliding import sliding, tumbling
 from statekit.kv.store import KVStore
+from statekit.mirrors.mirror import Mirror, mirror
 from statekit.query.changes.change import Change
 from statekit.query.changes.feed import EpochChanges, Feed, feed
 from statekit.query.replica.replica import Answer, Replica, ReplicaStatus
@@ -95,6 +96,7 @@ __all__ = [
     "Max",
     "Mean",
     "Min",
+    "Mirror",
     "OperatorListState",
     "OperatorState",
     "OperatorStream",
@@ -133,6 +135,7 @@ __all__ = [
     "expr",
     "feed",
     "lit",
+    "mirror",
     "process",
     "read",
     "session",

@@ -42,7 +42,9 @@ from statekit.job.windows.field_aggregates import (
 from statekit.job.windows.sessions import session
 from statekit.job.windows.sliding import sliding, tumbling
 from statekit.kv.store import KVStore
-from statekit.mirrors.mirror import Mirror, mirror
+from statekit.maintenance.transform.declaration import CheckpointTransform, transform
+from statekit.maintenance.transform.state_row import StateRow
+from statekit.maintenance.transform.transformation import Transformation
 from statekit.query.changes.change import Change
 from statekit.query.changes.feed import EpochChanges, Feed, feed
 from statekit.query.replica.replica import Answer, Replica, ReplicaStatus
@@ -73,6 +75,7 @@ __all__ = [
     "BootstrapError",
     "BroadcastState",
     "Change",
+    "CheckpointTransform",
     "Checkpointed",
     "Collect",
     "ConnectorError",
@@ -96,7 +99,6 @@ __all__ = [
     "Max",
     "Mean",
     "Min",
-    "Mirror",
     "OperatorListState",
     "OperatorState",
     "OperatorStream",
@@ -116,6 +118,7 @@ __all__ = [
     "RestoreError",
     "Retention",
     "RocksOptions",
+    "StateRow",
     "StateSchemaError",
     "StateTypeError",
     "StateView",
@@ -126,6 +129,7 @@ __all__ = [
     "Timer",
     "Timers",
     "Top",
+    "Transformation",
     "ValueState",
     "View",
     "Windowed",
@@ -135,12 +139,12 @@ __all__ = [
     "expr",
     "feed",
     "lit",
-    "mirror",
     "process",
     "read",
     "session",
     "sinks",
     "sliding",
     "sources",
+    "transform",
     "tumbling",
 ]

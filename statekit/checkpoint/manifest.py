@@ -27,7 +27,15 @@ from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
 
 Cause = Literal[
-    "records", "rescale", "rollback", "repair", "migrate", "savepoint", "import", "bootstrap"
+    "records",
+    "rescale",
+    "rollback",
+    "repair",
+    "migrate",
+    "savepoint",
+    "import",
+    "bootstrap",
+    "transform",
 ]
 """The cause of an epoch: a run (over records or idle), or a command that changes a checkpoint."""
 

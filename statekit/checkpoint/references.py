@@ -181,7 +181,7 @@ def files_of(base: BaseSnapshot) -> Iterator[FileRef]:
 # --------------------------------------------------------------------- files of one epoch
 
 
-_REPLACED = frozenset({"repair", "migrate", "savepoint", "import", "bootstrap"})
+_REPLACED = frozenset({"repair", "migrate", "savepoint", "import", "bootstrap", "transform"})
 """Causes of epochs whose rows may differ from the previous epoch without a change file for it."""
 
 

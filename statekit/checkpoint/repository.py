@@ -99,16 +99,21 @@ class Repository(Store):
         return paths.SAVEPOINT in self.names("")
 
     def check_checkpoint(self) -> None:
-        """Check that a path without epochs is not a savepoint.
+        """Check that a path without epochs is not a savepoint, and no unfinished transform.
 
         Raises:
-            RestoreError: it is a savepoint.
+            RestoreError: it is one of them.
         """
         if self.is_savepoint:
             raise RestoreError(
                 f"{self.url} is a savepoint, and not a checkpoint: nothing ever changes it. Pass a "
                 "checkpoint; to continue from the savepoint, start the job with a new checkpoint "
                 "and from_savepoint="
+            )
+        if self.exists(paths.TRANSFORM):
+            raise RestoreError(
+                f"{self.url} is the target of a `statekit transform` that is not complete: run the "
+                "command again, or delete this directory"
             )
 
     def check_nothing_lost(self) -> None:
@@ -444,13 +449,10 @@ class Repository(Store):
         return marker.modified
 
     def copy_to(self, target: Repository) -> None:
-        """Copy the files to an empty checkpoint, manifests last. Leases of readers and
-        positions of mirrors are not copied.
+        """Copy the files to an empty checkpoint, manifests last. Leases of readers are not
+        copied.
         """
-        folders = (
-            *(paths.TMP, paths.SPARK, paths.SAVEPOINTS),
-            *(paths.READERS, paths.MIRRORS, paths.RECORDED),
-        )
+        folders = (paths.TMP, paths.SPARK, paths.SAVEPOINTS, paths.READERS, paths.RECORDED)
         wanted = [path for path in self.tree("") if path.split("/", 1)[0] not in folders]
         for path in sorted(wanted, key=lambda path: path.startswith(f"{paths.EPOCHS}/")):
             target.create(path, self.read(path))

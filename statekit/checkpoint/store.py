@@ -446,8 +446,8 @@ class Store:
     def collect(self, paths: Iterable[str]) -> None:
         """Delete many unreferenced files, state included. Missing files are ignored.
 
-        Only the garbage collector calls this. After a power loss a file may be back, and is garbage
-        again.
+        Only the garbage collector calls this, and a transform for files of its own. After a power
+        loss a file may be back, and is garbage again.
         """
         waiting = iter(paths)
         while some := list(islice(waiting, _REMOVED_AT_ONCE)):

@@ -26,6 +26,7 @@ from statekit.cli.serve import serve_checkpoints
 from statekit.cli.sql import sql
 from statekit.cli.tables import print_error
 from statekit.cli.token import token
+from statekit.cli.transform import transform_checkpoint
 from statekit.cli.verify import verify_checkpoint
 from statekit.errors import StatekitError
 
@@ -84,6 +85,10 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "query http://127.0.0.1:8321 shop sales total --follow",
     ),
     sql: ("sql ./checkpoint 'select max(value) from turnaround.visits'",),
+    transform_checkpoint: (
+        "transform ./checkpoint --app reshape:by_customer --into ./new",
+        "transform ./checkpoint --app reshape:fixed --job shop:job --into ./new --parallelism 8",
+    ),
     migrate: ("migrate ./checkpoint --app fleet:job --dry-run",),
     rescale: (
         "rescale ./checkpoint --to 8 --plan",

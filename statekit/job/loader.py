@@ -39,24 +39,7 @@ def load_named(text: str, kind: type[_T], what: str) -> _T:
     Raises:
         StateTypeError: there is no such module or attribute, or it is something else.
     """
-    module_name, colon, attribute = text.partition(":")
-    if not (module_name and colon and attribute):
-        raise StateTypeError(f"{text!r} names nothing: write module:attribute, as in fleet:job")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        container = importlib.import_module(module_name)
-    except CALL_FAILURES as error:
-        raise StateTypeError(
-            f"{text!r}: the module {module_name} cannot be imported from {here} "
-            f"({shown_error(error)}): correct it, or go to the directory that has it"
-        ) from error
-    for part in attribute.split("."):
-        if not hasattr(container, part):
-            raise StateTypeError(f"{text!r}: {module_name} has no {attribute}")
-        container = getattr(container, part)
-    loaded: object = container
+    loaded = load_attribute(text)
     if callable(loaded) and not isinstance(loaded, kind):
         try:
             loaded = loaded()
@@ -70,3 +53,30 @@ def load_named(text: str, kind: type[_T], what: str) -> _T:
             f"{text!r} is {shown(loaded, 100)}, and no {kind.__name__}: name one, or what makes one"
         )
     return loaded
+
+
+def load_attribute(text: str) -> object:
+    """Load the object `module:attribute` as it is. Modules are searched in the current directory
+    first.
+
+    Raises:
+        StateTypeError: there is no such module or attribute.
+    """
+    module_name, colon, attribute = text.partition(":")
+    if not (module_name and colon and attribute):
+        raise StateTypeError(f"{text!r} names nothing: write module:attribute, as in fleet:job")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        container: object = importlib.import_module(module_name)
+    except CALL_FAILURES as error:
+        raise StateTypeError(
+            f"{text!r}: the module {module_name} cannot be imported from {here} "
+            f"({shown_error(error)}): correct it, or go to the directory that has it"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(container, part):
+            raise StateTypeError(f"{text!r}: {module_name} has no {attribute}")
+        container = getattr(container, part)
+    return container

@@ -111,7 +111,7 @@ class RowCount:
 
 
 @dataclass
-class _NewShard:
+class NewShard:
     """A shard that is being written."""
 
     groups: tuple[int, int]
@@ -175,7 +175,7 @@ class _ShardsWriter:
         self._operator = operator
         self._all = (*self.rows.families, *self.rows.indexes)
         self._shards = [
-            _NewShard(
+            NewShard(
                 group_range(shard, parallelism, key_groups),
                 dict.fromkeys(self.rows.families, 0),
                 dict.fromkeys(self.rows.families, 0),
@@ -268,7 +268,7 @@ class _ShardsWriter:
 
     def _store(
         self,
-        shard: _NewShard,
+        shard: NewShard,
         families: Sequence[str],
         rows: Iterable[Batch | pa.RecordBatch],
         *,

@@ -159,13 +159,7 @@ class IcebergLog(TableLog):
         ]
 
     def add(
-        self,
-        stamp: Stamp,
-        receipts: Sequence[Receipt],
-        removed: list[Any],
-        *,
-        overwrites: bool,
-        columns: pa.Schema | None = None,
+        self, stamp: Stamp, receipts: Sequence[Receipt], removed: list[Any], *, overwrites: bool
     ) -> None:
         added = [self._data_file(receipt) for receipt in receipts]
         live = self._live(self.table.current_snapshot()) if overwrites else removed

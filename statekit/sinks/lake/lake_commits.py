@@ -91,13 +91,7 @@ class TableLog(ABC):
 
     @abstractmethod
     def add(
-        self,
-        stamp: Stamp,
-        receipts: Sequence[Receipt],
-        removed: list[Any],
-        *,
-        overwrites: bool,
-        columns: pa.Schema | None = None,
+        self, stamp: Stamp, receipts: Sequence[Receipt], removed: list[Any], *, overwrites: bool
     ) -> None:
         """Commit files.
 
@@ -105,8 +99,6 @@ class TableLog(ABC):
             receipts: one per file.
             removed: files that they replace.
             overwrites: whether they replace all files.
-            columns: those that the table has afterwards, if the files replace all others; None for
-                those that it has.
         """
 
     @abstractmethod
@@ -211,12 +203,10 @@ class FilesAdded(TableChange):
     Parameters:
         receipts: one per file.
         overwrites: whether they replace all rows of the table.
-        columns: those of the table, if they are replaced, too.
     """
 
     receipts: Sequence[Receipt]
     overwrites: bool
-    columns: pa.Schema | None = None
 
     def commit(self, log: TableLog) -> None:
         own = ((self.attempt.epoch, self.attempt.epoch),)
@@ -225,10 +215,9 @@ class FilesAdded(TableChange):
         noted = log.last_note() if replaces else None
         if noted is not None and noted.files > len(replaced):
             self._keep(log, noted)
-        elif replaced or self.receipts or self.attempt.replaces_all:
+        elif replaced or self.receipts:
             stamp = self.stamp(self._rows, len(self.receipts))
-            overwrites, columns = self.overwrites, self.columns
-            log.add(stamp, self.receipts, replaced, overwrites=overwrites, columns=columns)
+            log.add(stamp, self.receipts, replaced, overwrites=self.overwrites)
 
     @property
     def _rows(self) -> int:

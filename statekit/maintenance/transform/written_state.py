@@ -1,0 +1,281 @@
+"""Written states: the conversion of typed rows and of Arrow batches to stored rows.
+
+The columns of a batch are those of `statekit.read`, of the state as the new job declares it, and
+`table_rows` encodes them. Every row is checked against the declared type: a value that the process
+function could not read is refused, with its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from statekit.checkpoint.era import PERMANENT, Era
+from statekit.checkpoint.job_file import CLOCK_TAGS, TIMERS
+from statekit.checkpoint.state_kinds import RowShape
+from statekit.codec.key_codec import schema_key_codec
+from statekit.codec.schema import Schema
+from statekit.codec.value_codec import PickleCodec
+from statekit.errors import CorruptCheckpointError, StateSchemaError, StateTypeError
+from statekit.job.plan import Operator
+from statekit.keygroup import GROUP_BYTES, key_group, pack_group
+from statekit.maintenance.transform.state_row import StateRow
+from statekit.query.tables.columns import TIMESTAMP, key_column
+from statekit.query.tables.packed_bytes import RowBatch
+from statekit.query.tables.row_parts import Family, stamped_rows
+from statekit.query.tables.table import layout_of, names_of
+from statekit.query.tables.table_rows import encoder_of
+from statekit.shown import shown, shown_text
+from statekit.state.base import StateSpec
+from statekit.state.timers import Timer
+from statekit.state.ttl import unstamped
+from statekit.stored_types import key_schema
+from statekit.timestamp import datetime_to_micros, sortable_micros
+
+_ERA = Era(1)
+"""The era of all rows of a state that no job has run with."""
+
+_POSITIONS_MAX = 1 << 48
+
+
+class WrittenState:
+    """Converts the rows of one state, or of the timers, of a new operator.
+
+    Parameters:
+        operator: the operator, as the new job declares it.
+        name: the state, or `TIMERS`.
+        key_groups: the number of key groups.
+        shards: the number of shards.
+        now_us: the write time of rows without one, by the clock of the TTL.
+
+    Raises:
+        StateSchemaError: the operator has no such state.
+    """
+
+    def __init__(
+        self, operator: Operator, name: str, key_groups: int, shards: int, now_us: int
+    ) -> None:
+        self._operator, self._record = operator, operator.record()
+        self.name, self._key_groups, self._shards, self._now_us = name, key_groups, shards, now_us
+        self.where = f"write({operator.name!r}, {name!r})"
+        states = {spec.name: spec for spec in operator.declared.states}
+        if name not in states and not (name == TIMERS and self._record.timers):
+            offered = [*states, *([TIMERS] * self._record.timers)]
+            raise StateSchemaError(
+                f"{self.where}: the job has no such state: operator {operator.name!r} has "
+                f"{', '.join(offered) or 'none'}. Nothing was written: correct the name"
+            )
+        self._spec: StateSpec | None = states.get(name)
+        self._family = Family(self._record, name)
+        self._rows = 0
+
+    @property
+    def is_local(self) -> bool:
+        """True for operator state."""
+        return self._family.is_local
+
+    # --------------------------------------------------------------------------- typed rows
+
+    def of_rows(self, rows: Sequence[StateRow]) -> RowBatch:
+        """Return the stored rows of typed rows.
+
+        Raises:
+            StateTypeError: a row is not of the declared type.
+        """
+        found = RowBatch([], [], [] if self.is_local else None)
+        for row in rows:
+            with self._refused(self._rows, row):
+                prefix = self._prefix_of(row.key, found)
+                found.keys.append(prefix + self._place_of(row))
+                found.rows.append(self._value_of(row))
+            self._rows += 1
+        return found
+
+    def _prefix_of(self, key: Any, found: RowBatch) -> bytes:
+        if found.shards is not None:
+            found.shards.append(self._checked_shard(key))
+            return b""
+        encoded = self._operator.declared.key_codec.encode(key)
+        return pack_group(key_group(key, self._key_groups)) + encoded
+
+    def _checked_shard(self, shard: object) -> int:
+        if type(shard) is not int or not 0 <= shard < self._shards:
+            raise StateTypeError(f"the shard is an int from 0 to {self._shards - 1}")
+        return shard
+
+    def _place_of(self, row: StateRow) -> bytes:
+        spec, place = self._spec, row.place
+        if spec is None:
+            return self._timer(row.value)
+        if spec.kind.shape is RowShape.ELEMENTS:
+            return self._position(self._rows if place is None else place)
+        if spec.key_codec is not None:
+            return spec.key_codec.encode(place)
+        if place is not None:
+            raise StateTypeError("only maps and lists have a place")
+        return b""
+
+    def _position(self, number: object) -> bytes:
+        if type(number) is not int or not 0 <= number < _POSITIONS_MAX:
+            raise StateTypeError("the position is an int from 0 to 2^48-1")
+        return bytes(6) + number.to_bytes(6, "big")
+
+    def _timer(self, timer: object) -> bytes:
+        if not isinstance(timer, Timer):
+            raise StateTypeError("the value is a statekit.Timer")
+        return self._timer_row(timer.clock, timer.at, timer.name)
+
+    def _timer_row(self, clock: Any, at: Any, name: Any) -> bytes:
+        handled = self._record.timer_names or ()
+        if clock not in CLOCK_TAGS:
+            raise StateTypeError('its clock is "event" or "processing"')
+        if clock == "event" and self._record.event_time is None:
+            raise StateTypeError("the operator has no event time: use clock='processing'")
+        if name not in handled and None not in handled:
+            raise StateTypeError(f"no callback handles timers named {name!r}")
+        tag: bytes = CLOCK_TAGS[clock]
+        return tag + sortable_micros(datetime_to_micros(at)) + str(name).encode()
+
+    def _value_of(self, row: StateRow) -> bytes:
+        spec, value = self._spec, row.value
+        if spec is None:
+            return b""
+        if not spec.codec.accepts(value):
+            raise StateTypeError(spec.codec.reason(value))
+        encoded = spec.codec.encode(value)
+        if spec.ttl is None:
+            return encoded
+        written = self._now_us if row.written is None else datetime_to_micros(row.written)
+        return stamped_rows([encoded], np.array([written]), _ERA)[0]
+
+    # ---------------------------------------------------------------------------- columns
+
+    def of_batch(self, batch: pa.RecordBatch) -> RowBatch:
+        """Return the stored rows of a record batch.
+
+        Raises:
+            StateTypeError: a column is missing, unknown or of another type, or a row is not of the
+                declared type.
+        """
+        first, self._rows = self._rows, self._rows + batch.num_rows
+        if self._spec is None:
+            return self._timers(batch, first)
+        batch = self._complete(batch, self._spec, first)
+        groups = self._key_groups
+        encoder, wrong = encoder_of(self._family, self._spec.codec, groups, batch.schema)
+        if wrong:
+            raise self._wrong_columns("; ".join(wrong))
+        rows, _, refused = encoder.rows(batch)
+        for place, reason in refused:
+            (row,) = batch.slice(place, 1).to_pylist()
+            with self._refused(first + place, row):
+                raise StateTypeError(reason)
+        return rows
+
+    def _complete(self, batch: pa.RecordBatch, spec: StateSpec, first: int) -> pa.RecordBatch:
+        """Return a batch with the columns that may be left out, and without deadlines."""
+        if self.is_local or spec.codec.name == PickleCodec.name:
+            what = "it is operator state" if self.is_local else "its values are pickled"
+            raise StateTypeError(
+                f"{self.where}: {what}, which has no columns to write. Nothing was written: give "
+                "an iterable of statekit.StateRow"
+            )
+        layout, count = layout_of(self._family), batch.num_rows
+        names = {field.field.name for field in layout.columns}
+        if unknown := [name for name in batch.schema.names if name not in names]:
+            raise self._wrong_columns(f"there is no column {unknown[0]} in {', '.join(names)}")
+        if spec.kind.shape is RowShape.ELEMENTS and "position" not in batch.schema.names:
+            positions = pa.array(range(first, first + count), pa.int64())
+            batch = batch.append_column("position", positions)
+        if layout.times and "written" not in batch.schema.names:
+            now = None if self._now_us == PERMANENT else self._now_us
+            written = pa.array([now] * count, pa.int64()).cast(TIMESTAMP)
+            batch = batch.append_column("written", written)
+        return batch
+
+    def _wrong_columns(self, what: str) -> StateTypeError:
+        return StateTypeError(
+            f"{self.where}: {what}. Nothing was written: the columns are those of statekit.read; "
+            "rename, add, cast or remove columns"
+        )
+
+    def _timers(self, batch: pa.RecordBatch, first: int) -> RowBatch:
+        """Return timers of the columns of `read`. Their number is small, so each is a row."""
+        keys = names_of(layout_of(self._family).key)
+        names = {*keys, "timer", "clock", "at"}
+        given = set(batch.schema.names)
+        if given - names or not given.issuperset({*keys, "at"}):
+            raise self._wrong_columns(
+                f"the columns are {', '.join(batch.schema.names)}, and timers have "
+                f"{', '.join(keys)}, timer, clock, at"
+            )
+        schemas = [Schema.from_json(field.type) for field in self._record.key]
+        parts = [
+            key_column(schema).values(batch.column(name))
+            for schema, name in zip(schemas, keys, strict=True)
+        ]
+        encode = schema_key_codec(key_schema(self._record)).encode
+        found = RowBatch([], [b""] * batch.num_rows)
+        for place, row in enumerate(batch.to_pylist()):
+            with self._refused(first + place, row):
+                key = tuple(part[place] for part in parts) if len(parts) > 1 else parts[0][place]
+                timer = row.get("clock", "event"), row["at"], row.get("timer", "default")
+                group = pack_group(key_group(key, self._key_groups))
+                found.keys.append(group + encode(key) + self._timer_row(*timer))
+        return found
+
+    # ------------------------------------------------------------------------------- errors
+
+    @contextmanager
+    def _refused(self, number: int, row: object) -> Iterator[None]:
+        """Add the row to the error of a row that is not of the declared type."""
+        try:
+            yield
+        except (StateTypeError, CorruptCheckpointError, ValueError, TypeError) as error:
+            raise StateTypeError(
+                f"{self.where}: row {number}, {shown(row, 200)}, is refused: {shown_text(error)}. "
+                "Nothing was written: correct the row, or the declared type"
+            ) from error
+
+    # ------------------------------------------------------------------ rows of the same key
+
+    def repeated(self, row_key: bytes, rows: list[bytes]) -> bytes:
+        """Return the row of a row key that was written several times: values of a reducing or
+        aggregating state are combined, a timer is set once.
+
+        Raises:
+            StateTypeError: the state holds one value.
+        """
+        spec = self._spec
+        if spec is None:
+            return rows[0]
+        combine = self._combine(spec)
+        if combine is None:
+            key = self._operator.declared.key_codec.decode(row_key, GROUP_BYTES)[0]
+            raise StateTypeError(
+                f"{self.where}: {len(rows)} rows have the key {shown(key, 200)} and the same "
+                "place, and the state holds one. Nothing was written: combine them before, or "
+                "write to a state that combines values, such as ReducingState"
+            )
+        pairs = [unstamped(row, _ERA) for row in rows]
+        value = reduce(combine, [spec.codec.decode(row) for row, _ in pairs])
+        encoded = spec.codec.encode(value)
+        if spec.ttl is None:
+            return encoded
+        written = np.array([max(written for _, written in pairs)])
+        return stamped_rows([encoded], written, _ERA)[0]
+
+    def _combine(self, spec: StateSpec) -> Callable[[Any, Any], Any] | None:
+        """Return the function that combines two stored values; None if there is none."""
+        if spec.aggregate is not None:
+            return spec.aggregate.merge
+        if spec.reduce is None:
+            return None
+        if spec.reduce.known == "count":  # a stored value is a count
+            return lambda first, second: first + second
+        return spec.reduce.combine

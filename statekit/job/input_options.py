@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TypedDict, get_args
+from typing import Any, TypedDict, get_args
 
 from statekit.errors import StateTypeError
 from statekit.functions.failed_record import OnError
@@ -11,6 +11,8 @@ from statekit.job.plan import Input
 from statekit.number_faults import int_fault
 from statekit.records.union import Records
 from statekit.shown import shown
+from statekit.sources.history import history_then
+from statekit.sources.source import Source
 from statekit.sources.spark import AnySource, SparkSource
 from statekit.timestamp import duration_to_micros
 
@@ -21,6 +23,9 @@ class InputArguments(TypedDict, total=False):
     idle_after: dt.timedelta | str | None
     on_error: OnError
     max_errors: int | None
+    history: Source | None
+    then: Source | None
+    boundary: dict[str, Any] | None
 
 
 def input_of(
@@ -37,6 +42,12 @@ def input_of(
     if unknown := options.keys() - InputArguments.__annotations__.keys():
         names = ", ".join(InputArguments.__annotations__)
         raise TypeError(f"source() has no option {min(unknown)!r}: it has {names}")
+    history, then = options.get("history"), options.get("then")
+    boundary = options.get("boundary")
+    if (history, then, boundary) != (None, None, None):
+        if source is not None:
+            raise StateTypeError(f"{where}: give a source, or history= and then=, and not both")
+        source = history_then(history, then, boundary, records, where)
     on_error, max_errors = options.get("on_error", "fail"), options.get("max_errors")
     if on_error not in get_args(OnError):
         choices = ", ".join(map(repr, get_args(OnError)))

@@ -115,6 +115,11 @@ class Job(Plan):
             source: such as `sources.json_lines(path)`, after the type, or `sources.spark(format)`
                 for a job that runs on Spark alone. Without it, each run says where the records come
                 from, by `inputs=`.
+            history: a bounded source that is read to its end first, then `then`.
+            then: is read from where it begins when the first record of the history is read. Event
+                time does not advance before the history has ended.
+            boundary: a field and its first value in `then`, such as `{"at": midnight}`, if some
+                records are in both: each is taken from one of them.
             idle_after: an input without records for so long, in processing time, no longer holds
                 back the event time of operators that have other inputs; a timedelta or a text such
                 as "5 minutes". The decision is made when an epoch begins and is the same in a

@@ -54,6 +54,7 @@ from statekit.runtime.guarded_calls import check_failed
 from statekit.runtime.held_back import HeldBackOperators, has_been_idle
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.shown import shown, shown_error, type_name
+from statekit.sources.history import is_in_history
 from statekit.state.redistribution import redistributed
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 from statekit.watermark import BEGINNING, END, advanced
@@ -293,7 +294,9 @@ class Coordinator:
             times = (
                 self._event_time_of(name, before.largest_of(name) if before else None, drain=drain)
                 for name in operator.inputs
-                if drain or not has_been_idle(self.job, before, name, processing_time_us)
+                if drain
+                or self._is_in_history(name)
+                or not has_been_idle(self.job, before, name, processing_time_us)
             )
             reached = advanced(current, min(times, default=None), declared.lateness_us)
             watermarks[operator.name] = max(reached, to.get(operator.name, BEGINNING))
@@ -334,8 +337,16 @@ class Coordinator:
             if reached not in (None, BEGINNING, END):
                 reached = max(reached - above.declared.traits.holds_back_us, BEGINNING)
         else:
+            read = None if self._is_in_history(stream) else read
             reached = END if drain and self._may_end(stream) else read
         return BEGINNING if reached is None else reached
+
+    def _is_in_history(self, stream: str) -> bool:
+        """Return whether a stream comes from a source whose history is being read. Its records may
+        be in any order of event time.
+        """
+        offsets = {} if self.last is None else self.last.offsets
+        return is_in_history(offsets.get(self.job.origin_of(stream)))
 
     def _may_end(self, stream: str) -> bool:
         """Return whether a drained stream at the start of a chain has ended.

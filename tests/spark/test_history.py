@@ -18,11 +18,7 @@ ONCE = {"availableNow": True}
 
 def on_spark(spark: SparkSession, home: Path, epoch_size: int) -> None:
     query = history_job(home).start(
-        spark,
-        trigger=ONCE,
-        checkpoint=home / "checkpoint",
-        parallelism=2,
-        epoch_size=epoch_size,
+        spark, trigger=ONCE, checkpoint=home / "checkpoint", parallelism=2, epoch_size=epoch_size
     )
     query.await_termination()
 

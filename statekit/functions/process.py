@@ -479,12 +479,15 @@ class Process(Generic[R, P, U]):
         """True if all records have one key, which only combined rows have."""
         return self.traits.combiner is not None and self.traits.combiner.is_global
 
-    def combined(self, records: Sequence[Any] | pa.Table, plan: ShardPlan) -> Sequence[Any]:
+    def combined(
+        self, records: Sequence[Any] | pa.Table, plan: ShardPlan, *, restores: bool = False
+    ) -> Sequence[Any]:
         """Return the combined rows of records, or the records themselves without a combiner.
 
         Parameters:
-            records: records; with a combiner they may be a table of a source.
+            records: records; with a combiner they may be a table.
             plan: of one of the shards.
+            restores: whether the job wrote the rows of the table, as for `RecordType.reader`.
 
         Raises:
             ProcessError: a record does not fit its type.
@@ -492,7 +495,7 @@ class Process(Generic[R, P, U]):
         if self.traits.combiner is None:
             return records
         with with_operator_name(plan.operator):
-            return self.traits.combiner.combine(records, self.late_us(plan))
+            return self.traits.combiner.combine(records, self.late_us(plan), restores=restores)
 
     def count_of(self, rows: Sequence[Any]) -> int:
         """Return the number of records behind these rows."""

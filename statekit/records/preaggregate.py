@@ -192,18 +192,21 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             return True
         return columns is not None and not set(columns).issuperset(self._projected.field_names)
 
-    def combine(self, records: Sequence[Any] | pa.Table, late_us: int = BEGINNING) -> CombinedRows:
+    def combine(
+        self, records: Sequence[Any] | pa.Table, late_us: int = BEGINNING, *, restores: bool = False
+    ) -> CombinedRows:
         """Combine records.
 
         Parameters:
             records: records, or a table with the columns of `read`.
             late_us: the watermark that makes a record late.
+            restores: whether the job wrote the rows of the table, as for `RecordType.reader`.
 
         Raises:
             ProcessError: a record does not fit its type, or a sum is too large.
         """
         if isinstance(records, pa.Table):
-            rows = self.rows(records, late_us)
+            rows = self.rows(records, late_us, restores=restores)
         else:
             rows = self._grouped(*self._aggregated(self._columns(records), late_us))
         reader = self.combined.reader(rows.schema, restores=True)

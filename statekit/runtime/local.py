@@ -117,9 +117,9 @@ class RecordStreams:
 
     def given(self, stream: str) -> list[Any] | pa.Table:
         """Return the records of a stream for an operator, which combines those that are a table."""
-        if stream in self._columns:
-            return pa.Table.from_batches(self._columns[stream])
-        return self.of(stream)
+        if columns := self._columns.get(stream):
+            return pa.Table.from_batches(columns)
+        return [] if stream in self._columns else self.of(stream)
 
     def of(self, stream: str) -> list[Any]:
         """Return the records of a stream for one consumer: an operator, a shard of a broadcast, or
@@ -271,9 +271,11 @@ class LocalRunner:
         return lambda record: is_late(time_of(record), watermark)
 
     def _leads_to_columns(self, stream: str, outputs: Mapping[str, OutputCallback | Sink]) -> bool:
-        """Return whether nothing reads a stream but sinks of columns, for which records need not be
-        brought into their stored form.
+        """Return whether nothing reads a stream of an operator but what takes columns, for which
+        records need not be brought into their stored form: sinks, or an operator that combines it.
         """
+        if self.job.is_only_combined(stream) and _has_schema(self.job.operator(stream)):
+            return True
         sinks = self.job.sinks_of(stream)
         are_all = 0 < len(sinks) == self.job.reads_of(stream)
         return are_all and all(isinstance(outputs.get(sink.name), Sink) for sink in sinks)
@@ -292,8 +294,12 @@ class LocalRunner:
         coordinator = self.coordinator
         declared, output_type = operator.declared, operator.declared.output_type
         plans = coordinator.plans(operator.name)
-        given = map(streams.given, operator.inputs)
-        incoming = [declared.combined(records, plans.common) for records in given]
+        incoming = [
+            declared.combined(
+                streams.given(stream), plans.common, restores=not self.job.has_given_rows(stream)
+            )
+            for stream in operator.inputs
+        ]
         routed = self._routing(operator).routed(incoming, coordinator.parallelism)
         outputs: list[Any] = []
         reports: list[ShardReport | None] = []
@@ -317,6 +323,15 @@ class LocalRunner:
                         outputs += output_type.stored(emitted)
         idle = IdleShards.of(operator.name, (n for n in range(len(plans)) if n not in active))
         return outputs, [*filter(None, reports), idle]
+
+
+def _has_schema(operator: Operator) -> bool:
+    """Return whether the outputs of an operator have columns."""
+    output_type = operator.declared.output_type
+    try:
+        return output_type is not None and output_type.arrow_schema is not None
+    except StateTypeError:
+        return False
 
 
 def _staged(sink: Sink, batches: Iterable[pa.RecordBatch], attempt: Attempt) -> list[Receipt]:

@@ -193,7 +193,9 @@ class InProcess(ProcessorProcess):
         super().__init__(fn, *options)
         self.output_type = CollectedRows.of_schema(fn.outputs)
 
-    def combined(self, records: Sequence[Any], plan: ShardPlan) -> Sequence[Any]:
+    def combined(
+        self, records: Sequence[Any], plan: ShardPlan, *, restores: bool = False
+    ) -> Sequence[Any]:
         """Return the records. In the first epoch they follow the initial state.
 
         Raises:

@@ -43,6 +43,7 @@ from tests.bench import (
     tables,
     time_on_spark,
     timers_alone,
+    transform,
     transforms_on_spark,
 )
 from tests.bench.nexmark import on_duckdb as nexmark_on_duckdb
@@ -62,6 +63,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "commits": shard_alone.commit_cost,
     "ttl": shard_alone.state_that_expires,
     "rescale": rescale.rescaling,
+    "transform": transform.rekeying,
     **opening.BENCHMARKS,
     "tables": tables.tables,
     "durability-commit": durability.commits,

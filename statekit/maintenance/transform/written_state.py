@@ -186,7 +186,7 @@ class WrittenState:
                 "an iterable of statekit.StateRow"
             )
         layout, count = layout_of(self._family), batch.num_rows
-        names = {field.field.name for field in layout.columns}
+        names = names_of(layout.columns)
         if unknown := [name for name in batch.schema.names if name not in names]:
             raise self._wrong_columns(f"there is no column {unknown[0]} in {', '.join(names)}")
         if spec.kind.shape is RowShape.ELEMENTS and "position" not in batch.schema.names:

@@ -8,7 +8,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import IO, Annotated, Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.checkpoint.manifest import EpochNote
+from statekit.checkpoint.object_store import LocalObjects
 from statekit.checkpoint.repository import Repository
 from statekit.errors import (
     CorruptCheckpointError,
@@ -32,10 +33,11 @@ from statekit.job.progress import Run
 from statekit.maintenance.diff.compare import Difference, EpochSource, compare
 from statekit.maintenance.verify.verify import verify
 from statekit.runtime.local import LocalRunner
-from statekit.timestamp import datetime_to_micros
+from statekit.timestamp import datetime_to_micros, instant
 from statekit.working_copy.copies import MemoryCopies
 from tests.support import full_checkpoint
 from tests.support.all_row_kinds import START, Step, epochs
+from tests.support.invoked import invoked
 
 # ---------------------------------------------------------------------------- the jobs of a shop
 
@@ -164,6 +166,7 @@ def unchanged(job: sk.Job, way: Way) -> sk.CheckpointTransform:
     return same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["copied", "by columns", "by records"])
 @given(records=epochs(), shards=st.sampled_from([2, 2, 3]))
 @settings(max_examples=12)
@@ -237,6 +240,7 @@ def by_records(old: sk.Transformation) -> None:
     old.drop("per_order", "paid", "_timers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [by_columns, by_records])
 @given(orders=ORDERS, more=MORE, shards=st.sampled_from([1, 2, 5]))
 @settings(max_examples=12)
@@ -328,6 +332,7 @@ def joined(order: Order, all: sk.ValueState[Joined]) -> None:
     all.update(Joined(order.cents, order.customer, {}))
 
 
+@pytest.mark.slow
 @given(orders=ORDERS)
 @settings(max_examples=12)
 def test_one_state_becomes_two_and_two_become_one(orders: list[Order]) -> None:
@@ -533,3 +538,105 @@ def test_a_damaged_old_checkpoint_is_refused(old: Path, way: str) -> None:
         function, job = (lambda old: old.copy("per_order")), shop(per_order)
     message = failing(old, function, job)
     assert "altered" in message
+
+
+def test_a_checkpoint_with_a_fault_is_not_committed(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = LocalObjects.put
+
+    def on_a_failing_disk(self: LocalObjects, path: str, data: bytes | IO[bytes]) -> None:
+        whole = bytearray(data if isinstance(data, bytes) else data.read())
+        whole[len(whole) // 2] ^= 0xFF
+        stored(self, path, bytes(whole))
+
+    monkeypatch.setattr(LocalObjects, "put", on_a_failing_disk)
+    message = failing(old, by_columns)
+    assert "was verified before its commit, and has faults" in message
+    monkeypatch.undo()
+    sk.transform(shop(per_customer))(by_columns).run(old, into=old.parent / "new")
+    assert verify(Repository(old.parent / "new")).findings == []
+
+
+# ------------------------------------------------------------------------------- kinds of state
+
+
+@sk.process(key="order", event_time="at")
+def kinds(
+    order: Order,
+    pickled: Annotated[sk.ValueState[Order], sk.PickleCodec()],
+    brief: Annotated[sk.ValueState[int], sk.TTL("1 minute")],
+    largest: Annotated[sk.ReducingState[int], sk.Reduce(max)],
+    count: Annotated[sk.ReducingState[int], sk.Reduce("count")],
+    rates: sk.BroadcastState[str, int],
+) -> None:
+    pass
+
+
+def test_values_that_are_pickled_state_of_shards_and_lifetimes_are_written_as_typed_rows(
+    old: Path,
+) -> None:
+    now = Repository(old).manifest(3).processing_time_us
+
+    @sk.transform(shop(kinds))
+    def every(old: sk.Transformation) -> None:
+        old.drop("per_order")
+        one = order(1, "a", 5, 1)
+        later = instant(now) + dt.timedelta(days=1)
+        old.write("kinds", "pickled", [sk.StateRow("o1", one)])
+        old.write("kinds", "brief", [sk.StateRow("o1", 1), sk.StateRow("o2", 2, written=later)])
+        old.write("kinds", "brief", pa.table({"order": ["o3"], "value": [3]}))
+        for state, values in (("largest", [3, 9, 4]), ("count", [1, 2, 4])):
+            old.write("kinds", state, [sk.StateRow("o1", value) for value in values])
+        for shard in (0, 1):
+            old.write("kinds", "rates", [sk.StateRow(shard, 7, "eur")])
+
+    every.run(old, into=old.parent / "new")
+    new = old.parent / "new"
+    assert "cents=5" in sk.read(new, "kinds", "pickled", allow_pickle=True).read_all()[1][0].as_py()
+    times = {row["order"]: row["written"] for row in entries(new, "kinds", "brief")}
+    later = instant(now) + dt.timedelta(days=1)
+    assert times == {"o1": instant(now), "o2": later, "o3": instant(now)}
+    assert [row["value"] for row in entries(new, "kinds", "largest")] == [9]
+    assert [row["value"] for row in entries(new, "kinds", "count")] == [7]
+    assert [row["shard"] for row in entries(new, "kinds", "rates")] == [0, 1]
+
+
+def test_timers_are_columns_too(old: Path) -> None:
+    @sk.transform(shop(per_customer))
+    def timers(old: sk.Transformation) -> None:
+        old.drop("per_order", "last", "paid")
+        for batch in old.read("per_order", "_timers", columns=["order", "at"]):
+            batch = batch.rename_columns(["customer", "at"])
+            named = batch.append_column("timer", pa.array(["tell"] * batch.num_rows))
+            old.write("per_customer", "_timers", named)
+
+    timers.run(old, into=old.parent / "new")
+    before = [(row["order"], row["at"]) for row in entries(old, "per_order", "_timers")]
+    after = [
+        (row["customer"], row["at"])
+        for row in entries(old.parent / "new", "per_customer", "_timers")
+    ]
+    assert sorted(before) == sorted(after) != []
+
+
+# ---------------------------------------------------------------------------------- the command
+
+
+def test_the_command_writes_a_new_checkpoint_or_says_why_not(old: Path) -> None:
+    module, new = __name__, old.parent / "new"
+    words = "transform", old, "--into", new
+    refused = invoked(*words, "--app", f"{module}:by_columns")
+    assert "decorate it with @statekit.transform(job), or pass --job" in str(refused.exception)
+    refused = invoked(*words, "--app", f"{module}:START", "--job", f"{module}:new_shop")
+    assert "and no function: name one" in str(refused.exception)
+    assert not new.exists()
+    done = invoked(*words, "--app", f"{module}:by_columns", "--job", f"{module}:new_shop")
+    assert done.exit_code == 0, done.exception
+    assert "per_customer.total" in done.output
+    assert "as epoch 3 of job 'shop'" in done.output
+    assert verify(Repository(new)).findings == []
+
+
+def new_shop() -> sk.Job:
+    return shop(per_customer)

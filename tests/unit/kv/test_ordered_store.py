@@ -166,7 +166,7 @@ def test_an_operation_that_is_declared_again_before_an_epoch_is_no_new_input() -
 
 @pytest.mark.slow
 def test_a_sorted_store_in_event_time_answers_as_a_model_of_sorted_items() -> None:
-    histories(10_000 if SOAK else 20, OrderedSortedStore)
+    histories(10_000 if SOAK else 8, OrderedSortedStore)
 
 
 @pytest.mark.slow

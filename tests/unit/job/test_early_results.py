@@ -160,7 +160,7 @@ def test_all_properties_hold_for_early_results() -> None:
     times: dict[str, Any] = {"key": "key", "event_time": "at", "lateness": "20 s"}
     windows = job.source("events", Event).window(sk.session("10 s"), early="7 s", **times)
     windows.aggregate(n=sk.Count(), values=sk.Collect("value")).sink("out")
-    check(job)
+    check(job, depth="quick")
 
 
 @pytest.mark.parametrize("options", [{"ordered": True}, {"allowed_lateness": "15 s"}], ids=str)

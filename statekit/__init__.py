@@ -45,6 +45,7 @@ from statekit.kv.store import KVStore
 from statekit.maintenance.transform.declaration import CheckpointTransform, transform
 from statekit.maintenance.transform.state_row import StateRow
 from statekit.maintenance.transform.transformation import Transformation
+from statekit.mirrors.mirror import Mirror, mirror
 from statekit.query.changes.change import Change
 from statekit.query.changes.feed import EpochChanges, Feed, feed
 from statekit.query.replica.replica import Answer, Replica, ReplicaStatus
@@ -99,6 +100,7 @@ __all__ = [
     "Max",
     "Mean",
     "Min",
+    "Mirror",
     "OperatorListState",
     "OperatorState",
     "OperatorStream",
@@ -139,6 +141,7 @@ __all__ = [
     "expr",
     "feed",
     "lit",
+    "mirror",
     "process",
     "read",
     "session",

@@ -10,6 +10,7 @@ begun/<epoch>.to-<epoch>.json             a rollback that was begun
 data/<operator>/<unique>.<kind>           change files, histories, base snapshots and pages
 held/<epoch>-<unique>.json                notes of processes that read one epoch
 readers/<name>.json                       leases of named readers
+mirrors/<name>.json                       positions of mirrors
 recorded/<epoch>/<operator>/…             records of epochs, if a recorder keeps them here
 transform.json                            the checkpoint is the target of an unfinished transform
 savepoints/<name>/…, repairs/…, spark/…   savepoints, rows left out by repairs, Spark's own log
@@ -26,6 +27,7 @@ BEGUN = "begun"
 DATA = "data"
 EPOCHS = "epochs"
 HELD = "held"
+MIRRORS = "mirrors"
 READERS = "readers"
 RECORDED = "recorded"
 REPAIRS = "repairs"
@@ -109,6 +111,11 @@ def lease_path(name: str) -> str:
     'readers/search-index.json'
     """
     return f"{READERS}/{name}.json"
+
+
+def mirror_path(name: str) -> str:
+    """Return the path of the position of a mirror."""
+    return f"{MIRRORS}/{name}.json"
 
 
 def data_path(operator: str, kind: str) -> str:

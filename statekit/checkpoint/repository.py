@@ -449,10 +449,13 @@ class Repository(Store):
         return marker.modified
 
     def copy_to(self, target: Repository) -> None:
-        """Copy the files to an empty checkpoint, manifests last. Leases of readers are not
-        copied.
+        """Copy the files to an empty checkpoint, manifests last. Leases of readers and
+        positions of mirrors are not copied.
         """
-        folders = (paths.TMP, paths.SPARK, paths.SAVEPOINTS, paths.READERS, paths.RECORDED)
+        folders = (
+            *(paths.TMP, paths.SPARK, paths.SAVEPOINTS),
+            *(paths.READERS, paths.MIRRORS, paths.RECORDED),
+        )
         wanted = [path for path in self.tree("") if path.split("/", 1)[0] not in folders]
         for path in sorted(wanted, key=lambda path: path.startswith(f"{paths.EPOCHS}/")):
             target.create(path, self.read(path))

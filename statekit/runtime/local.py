@@ -48,12 +48,20 @@ from statekit.runtime.rare_collection import rare_collection_within_epochs
 from statekit.runtime.routing import Routing
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import ShardInput
-from statekit.runtime.sink_epochs import SinkEpochs, check_directories, output_batches, staged_part
+from statekit.runtime.sink_epochs import SinkEpochs, check_directories, output_batches
 from statekit.runtime.stop_signals import stopped_by_signals
 from statekit.runtime.stream_forms import RecordForm, SourceForm, columns_of
 from statekit.shown import shown
 from statekit.sinks.protocol.frame_sinks import FrameSink, guarantees_of
-from statekit.sinks.protocol.sink import Attempt, Earlier, Part, Receipt, Sink, sink_failures
+from statekit.sinks.protocol.sink import (
+    Attempt,
+    Earlier,
+    Part,
+    Receipt,
+    Sink,
+    sink_failures,
+    staged_part,
+)
 from statekit.sources.decoding.condition_first import ConditionFirst
 from statekit.sources.decoding.decoder import BadRecord, ColumnDecoder, Decoder
 from statekit.sources.source import Source

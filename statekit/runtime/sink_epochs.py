@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 import pyarrow as pa
 
 from statekit.errors import StateTypeError, StorageError
-from statekit.records.nested_types import marked_field, parts_of, tuple_names, with_parts
 from statekit.records.output_union import AnyOutput
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.stream_forms import columns_of
 from statekit.sinks.protocol.frame_sinks import FrameSink
-from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Receipt, Sink, sink_failures
+from statekit.sinks.protocol.output_schema import schema_for_sinks
+from statekit.sinks.protocol.sink import Attempt, Outputs, Receipt, Sink, sink_failures
 
 _BATCH_ROWS = 10_000
 """Rows of a batch that a process hands to a sink."""
@@ -101,38 +100,6 @@ class SinkEpochs:
     def run_again(self) -> None:
         """Expect another attempt at the epoch: each sink is written once more."""
         self._written.clear()
-
-
-def staged_part(sink: Sink, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt | None:
-    """Write a part of an epoch to a sink, and return the receipt; None if there is no row, or
-    nothing to publish.
-    """
-    first = next(batches, None)
-    return None if first is None else sink.write(part, chain((first,), batches))
-
-
-def schema_for_sinks(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of outputs for sinks, which is the same in all runtimes.
-
-    Fields of all levels are nullable, except keys of maps: Spark fills the fields of an absent
-    struct with nulls. Structs that are tuples have the mark by which JSON shows them as arrays.
-
-    >>> place = pa.struct([pa.field("town", pa.string(), nullable=False)])
-    >>> schema_for_sinks(pa.schema([pa.field("place", place, nullable=False)]))
-    place: struct<town: string>
-      child 0, town: string
-    """
-    return pa.schema(list(map(_for_sinks, schema)))
-
-
-def _for_sinks(field: pa.Field) -> pa.Field:
-    type_ = field.type
-    parts = list(map(_for_sinks, parts_of(type_)))
-    if pa.types.is_map(type_):
-        parts[0] = parts[0].with_nullable(False)
-    names = tuple(part.name for part in parts)
-    is_tuple = pa.types.is_struct(type_) and names != () and names == tuple_names(len(names))
-    return marked_field(field.name, with_parts(type_, parts), "array" if is_tuple else None)
 
 
 def output_batches(output_type: AnyOutput, outputs: list[object]) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -60,13 +60,21 @@ class Delta(LakeSink):
             log.check_features()
             log.add_columns(schema)
 
+    def begin_owned(self, outputs: Outputs) -> None:
+        with self.failures():
+            self._create(self.writing.schema_of_table(outputs))
+            self.log(outputs).check_features()
+
     def write_file(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
         nan, name = NanColumns(), new_file_name(part)
         with tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES_MAX) as file:
             metadata = write_parquet(file, nan.noted(batches))
             size = self.store.put_file(name, file).size
-        stats = statistics(self.writing.schema_of_files(part.outputs), metadata, nan)
+        stats = statistics(self.writing.schema_of_table(part.outputs), metadata, nan)
         return {"file": name, "size": size, "rows": metadata.num_rows, "statistics": stats}
+
+    def with_writing(self, writing: Writing) -> Delta:
+        return replace(self, writing=writing)
 
     def log(self, outputs: Outputs) -> DeltaLog:
         from statekit.sinks.lake.delta_log import DeltaLog

@@ -17,7 +17,7 @@ from statekit.clock import unique_id
 from statekit.errors import RestoreError
 from statekit.records.json_rows import flat, json_documents
 from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
-from statekit.sinks.protocol.sink import Attempt, EpochRanges, Part, Receipt, Sink
+from statekit.sinks.protocol.sink import Attempt, EpochRanges, Outputs, Part, Receipt, TableSink
 
 _STAGED = "_statekit"
 """The folder of files that are not published yet. Readers of Parquet leave out such names."""
@@ -29,7 +29,7 @@ FileFormat = Literal["parquet", "json", "csv"]
 
 
 @dataclass(frozen=True)
-class Files(Sink):
+class Files(TableSink):
     """Files under `path`, with each epoch exactly once. See `parquet`.
 
     Parameters:
@@ -68,6 +68,9 @@ class Files(Sink):
             self._store.put_file(staged, file)
         return {"staged": staged}
 
+    def last_epoch(self, outputs: Outputs) -> int | None:
+        return max(self._published().values(), default=None)
+
     def publish(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
         prefix = _prefix(attempt.epoch)
         if attempt.is_first:
@@ -78,6 +81,8 @@ class Files(Sink):
             for number, receipt in enumerate(receipts)
         ]
         in_parallel(lambda move: self._store.move(*move), moves)
+        if attempt.replaces_all:
+            self._remove(((0, attempt.epoch - 1),))
         # Of tasks that ran twice: later files may come from one that still runs.
         earlier, own = f"{_STAGED}/epoch-", f"{_STAGED}/{prefix}{attempt.writer}-"
         self._store.remove(

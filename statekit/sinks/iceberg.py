@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,9 @@ class Iceberg(LakeSink):
         assert self._columns is not None, "a run begins its sinks"
         name = file_name(part.outputs, part.epoch, part.number)
         return write_data_file(self.store, self._location, name, batches, self._columns)
+
+    def with_writing(self, writing: Writing) -> Iceberg:
+        return replace(self, writing=writing)
 
     def log(self, outputs: Outputs) -> IcebergLog:
         from statekit.sinks.lake.iceberg_log import IcebergLog

@@ -35,7 +35,7 @@ from statekit.sinks.database.postgres_staging import (
     part_numbers,
 )
 from statekit.sinks.database.postgres_table import OWN_PREFIX, TargetTable
-from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Receipt, Sink
+from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Receipt, TableSink
 
 _logger = logging.getLogger("statekit.sinks")
 
@@ -52,7 +52,7 @@ Mode = Literal["append", "upsert"]
 
 
 @dataclass(frozen=True)
-class Postgres(Sink):
+class Postgres(TableSink):
     """Rows in a table of PostgreSQL, with each epoch exactly once. See `postgres`.
 
     Parameters:
@@ -96,21 +96,36 @@ class Postgres(Sink):
     # ---------------------------------------------------------------------------- in the driver
 
     def begin(self, outputs: Outputs) -> None:
+        self._begin(outputs, is_owned=False)
+
+    def begin_owned(self, outputs: Outputs) -> None:
+        self._begin(outputs, is_owned=True)
+
+    def _begin(self, outputs: Outputs, *, is_owned: bool) -> None:
         target = self._target(outputs)
 
-        def prepare(session: PostgresSession) -> SinkLog:
+        def prepare(session: PostgresSession) -> _Run:
             table_of_sinks = target.own("sinks")
             locked_alone(session, f"create {table_of_sinks}")
             was_absent = is_absent(session, target.name)
-            log = SinkLog(table_of_sinks, outputs, target.prepare(session))
+            log = SinkLog(table_of_sinks, outputs, target.prepare(session, is_owned=is_owned))
             log.create(session, is_new=was_absent)
             if self.mode == "append" and self.epoch_column is not None:
                 log.own_epochs(session, self.epoch_column, is_new=was_absent)
-            return log
+            return _Run(log, is_of_new_table=was_absent)
 
-        log = self.database.transaction(_user(outputs), prepare)
+        run = self.database.transaction(_user(outputs), prepare)
         assert self._runs is not None, "the driver begins"
-        self._runs[outputs.checkpoint, outputs.sink] = _Run(log)
+        self._runs[outputs.checkpoint, outputs.sink] = run
+
+    def by_key(self, key: Sequence[str], delete: str) -> Postgres:
+        return replace(self, mode="upsert", key=tuple(key), delete=delete)
+
+    def last_epoch(self, outputs: Outputs) -> int | None:
+        run = self._run(outputs)
+        if run.is_of_new_table:
+            return None
+        return self.database.transaction(_user(outputs), run.log.locked).epoch
 
     def open(self, attempt: Attempt) -> None:
         run = self._run(attempt.outputs)
@@ -137,7 +152,9 @@ class Postgres(Sink):
             self._publish(session, attempt, receipts, publication)
 
         self.database.transaction(_user(attempt.outputs), publish)
-        self._run(attempt.outputs).kept.clear()
+        run = self._run(attempt.outputs)
+        run.kept.clear()
+        run.is_of_new_table = False
         if any("part" in receipt for receipt in receipts):
             self._drop_staged(attempt)
 
@@ -178,7 +195,9 @@ class Postgres(Sink):
         if attempt.is_first:
             self._abandon(session, target, attempt, last)
             abandoned = attempt.without_outputs
-        if last.epoch == attempt.epoch and self.mode == "append":
+        if attempt.replaces_all:
+            target.empty(session)
+        elif last.epoch == attempt.epoch and self.mode == "append":
             self._remove_last(session, target, last)
         if any("part" in receipt for receipt in receipts):
             name = target.own(self._staged_name(attempt))
@@ -362,11 +381,13 @@ class _Run:
         log: the row of the sink.
         number: of the run: a later one has a larger number.
         kept: the rows of the epoch, if they are written in this process.
+        is_of_new_table: whether the run has created the table, and published nothing yet.
     """
 
     log: SinkLog
     number: int = 0
     kept: list[pa.RecordBatch] = field(default_factory=list)
+    is_of_new_table: bool = False
 
 
 def _check_is_latest(attempt: Attempt, run: _Run, last: LastPublication) -> None:

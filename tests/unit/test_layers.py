@@ -60,6 +60,7 @@ RANKS = [
     "query/replica",
     "query/changes",
     "query",
+    "mirrors",
     "sql",
     "server/answers",
     "server/admission",

@@ -7,13 +7,18 @@
     the fields of the value, or value; earlier        null unless op is "upsert"
     expires                                           when the row expires
 
+This is the form "changes". The form "table" is for sinks that replace rows by their key. It has
+`expires` only if the state has a TTL, no columns of the epoch, and `_deleted` at its end: whether
+`op` is not "upsert".
+
 Names give way as in tables of states: to the columns above, then to those of the value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -54,14 +59,28 @@ class ChangeFacts(NamedTuple):
     processing_time: int
 
 
-_OF_EPOCH = dict(
-    zip(
-        ChangeFacts._fields,
-        (pa.int64(), pa.string(), pa.string(), TIMESTAMP, TIMESTAMP),
-        strict=True,
-    )
-)
+def _fact(name: str, epoch: ChangeFacts, op: str) -> object:
+    return getattr(epoch, name)
+
+
+_TYPES = (pa.int64(), pa.string(), pa.string(), TIMESTAMP, TIMESTAMP)
+_OF_EPOCH = [pa.field(*field) for field in zip(ChangeFacts._fields, _TYPES, strict=True)]
 _OP = pa.field("op", pa.string())
+
+DELETED = "_deleted"
+_DELETED = pa.field(DELETED, pa.bool_())
+
+Form = Literal["changes", "table"]
+"""The form of a change table."""
+
+_MARKS: dict[Form, dict[pa.Field, Callable[[ChangeFacts, str], object]]] = {
+    "changes": {
+        **{field: partial(_fact, field.name) for field in _OF_EPOCH},
+        _OP: lambda epoch, op: op,
+    },
+    "table": {_DELETED: lambda epoch, op: op != "upsert"},
+}
+"""The columns beside those of the state, by form, with their values in all rows of a batch."""
 
 
 class ChangeTable:
@@ -72,6 +91,7 @@ class ChangeTable:
         wanted: lower-case names of columns; None for all. Others are not decoded.
         wide: give ints 20 digits.
         allow_pickle: unpickle values.
+        form: which columns there are beside those of the state.
 
     Raises:
         QueryError: the values are pickled and `allow_pickle` is False.
@@ -84,11 +104,15 @@ class ChangeTable:
         wanted: Collection[str] | None = None,
         wide: bool = False,
         allow_pickle: bool = False,
+        form: Form = "changes",
     ) -> None:
         assert family.state is not None, "timers and buffered records have no changes"
-        places, expires = list(_places(family.state, wide)), expires_column(family)
+        places = list(_places(family.state, wide))
+        has_expires = family.state.ttl is not None or form == "changes"
+        expires = [expires_column(family)] if has_expires else []
+        self._marks = {field.name: value for field, value in _MARKS[form].items()}
         stored = value_columns(family, wide=wide, allow_pickle=allow_pickle)
-        used_names = [*_OF_EPOCH, _OP.name, *names_of([*places, expires])]
+        used_names = [*self._marks, *names_of([*places, *expires])]
         keys, values = distinct_columns(family, stored, used_names)
 
         def chosen(columns: Iterable[TableColumn]) -> list[TableColumn]:
@@ -100,13 +124,14 @@ class ChangeTable:
 
         of_keys, of_places = chosen(keys), chosen(places)
         self._tables = {
-            "upsert": Table(family, [*of_keys, *of_places, *chosen([*values, expires])]),
+            "upsert": Table(family, [*of_keys, *of_places, *chosen([*values, *expires])]),
             "delete": Table(family, [*of_keys, *of_places]),
             "clear": Table(family, of_keys),
         }
-        about = [pa.field(name, type_) for name, type_ in _OF_EPOCH.items()]
-        self.schema = pa.schema([*about, _OP, *self._tables["upsert"].schema])
-        self.key_names = tuple(names_of(keys))
+        stored_fields, marks = list(self._tables["upsert"].schema), list(_MARKS[form])
+        is_log = form == "changes"
+        self.schema = pa.schema([*marks, *stored_fields] if is_log else [*stored_fields, *marks])
+        self.key_names, self.place_names = tuple(names_of(keys)), tuple(names_of(places))
 
     def batch(self, epoch: ChangeFacts, op: str, rows: RowBatch) -> pa.RecordBatch:
         """Return changes of one kind.
@@ -136,10 +161,8 @@ class ChangeTable:
         for field in self.schema:
             if stored is not None and field.name in names:
                 arrays.append(stored.column(field.name))
-            elif field.name in _OF_EPOCH:
-                arrays.append(pa.repeat(pa.scalar(getattr(epoch, field.name), field.type), count))
-            elif field.name == _OP.name:
-                arrays.append(pa.repeat(pa.scalar(op), count))
+            elif (value := self._marks.get(field.name)) is not None:
+                arrays.append(pa.repeat(pa.scalar(value(epoch, op), field.type), count))
             else:
                 arrays.append(pa.nulls(count, field.type))
         return pa.record_batch(arrays, schema=self.schema)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from statekit.errors import FencedError, QueryError, StateTypeError
 from statekit.functions.process import Process
 from statekit.names import name_fault
 from statekit.query.changes.change import Change, Kind
-from statekit.query.changes.resolved_changes import Changes, Resolver
+from statekit.query.changes.resolved_changes import Resolver
 from statekit.query.changes.state_changes import StateChanges
 from statekit.query.rows.epochs import next_manifest
 from statekit.timestamp import instant
@@ -62,7 +62,7 @@ class EpochChanges:
     watermark: dt.datetime | None
     processing_time: dt.datetime
     _manifest: EpochManifest = field(repr=False)
-    _changes: Changes = field(repr=False)
+    _changes: Callable[[], Iterator[Change]] = field(repr=False)
     _lease: ReaderLease | None = field(repr=False, default=None)
 
     @property
@@ -170,7 +170,7 @@ def feed(
     if until is not None:
         check_epoch("until", until)
     if reader is not None:
-        _check_name(reader)
+        check_reader_name("reader", reader)
     elif not (lease_ttl is None and token is None):
         raise StateTypeError(
             "lease_ttl= and token= are of a named reader. No lease was taken: pass reader=NAME too"
@@ -218,15 +218,18 @@ def _checked(after: object) -> int | EpochId | None:
     return position
 
 
-def _check_name(reader: object) -> None:
+def check_reader_name(what: str, reader: object) -> None:
     """Check that the name of a reader is valid.
+
+    Parameters:
+        what: names the option in errors.
 
     Raises:
         StateTypeError: it is not.
     """
     fault = name_fault(reader) if isinstance(reader, str) else "give a text"
     if fault is not None:
-        raise StateTypeError(f"reader={reader!r:.200}: {fault}. No lease was taken")
+        raise StateTypeError(f"{what}={reader!r:.200}: {fault}. No lease was taken")
 
 
 def _taken(
@@ -357,9 +360,10 @@ class Feed(Closing):
 
     def _changes(self, after: EpochManifest) -> EpochChanges:
         kind = self._state.kind(self._last, after)
-        changes: Changes = partial(self._state.changes, self._last, after)
+        changes: Callable[[], Iterator[Change]] = partial(self._state.changes, self._last, after)
         if self._resolver is not None:
-            kind, changes = self._resolver.advance(after, self._state.rows(after), kind)
+            resolved = self._resolver.advance(after, self._state.rows(after), kind)
+            kind, changes = resolved.kind, resolved.changes
         watermark = after.operators[self._operator].watermark_us
         return EpochChanges(
             epoch=after.epoch,

@@ -17,6 +17,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from statekit.backend.interface import prefix_end
@@ -31,7 +33,7 @@ from statekit.errors import QueryError
 from statekit.keygroup import GROUP_BYTES, MAX_GROUPS, pack_group
 from statekit.query.changes.change import Change, Kind, TwoRows, change_of_row, unequal_rows
 from statekit.query.changes.net_changes import NetChanges, joined
-from statekit.query.changes.state_changes import regrouped
+from statekit.query.changes.state_changes import StoredChanges, regrouped
 from statekit.query.replica.follower import Follower
 from statekit.query.replica.operator_copy import EpochRows
 from statekit.query.rows.epochs import EpochReader
@@ -43,9 +45,6 @@ _DEADLINE_BYTES = 8
 _NEVER = b"\xff" * _DEADLINE_BYTES
 _SHARD_BYTES = 4
 _ALL = group_bounds(0, MAX_GROUPS - 1)
-
-Changes = Callable[[], Iterator[Change]]
-"""Yields the net changes of an epoch: each call reads them again."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,51 @@ class RowsAt:
                 yield of_shard + row_key[GROUP_BYTES:], row
 
 
+@dataclass(frozen=True)
+class ResolvedChanges:
+    """The resolved changes of an epoch. They can be read until the resolver advances.
+
+    Parameters:
+        kind: their origin.
+        before: the rows before the epoch; None if there are none.
+        now: the rows after it.
+        pairs: yields the rows that may have changed, as `RowsAt.all` returns them.
+    """
+
+    kind: Kind
+    before: RowsAt | None
+    now: RowsAt
+    pairs: Callable[[], Iterator[TwoRows]]
+
+    def changes(self) -> Iterator[Change]:
+        """Yield the changes, each with the value before."""
+        rows, rows_before = self.now.rows, self._rows_before
+        for shard, (row_key, old, new) in self._unequal():
+            earlier = None if old is None or rows_before is None else rows_before.value(old)
+            yield change_of_row(rows, row_key, new, shard, earlier)
+
+    def stored(self) -> Iterator[StoredChanges]:
+        """Yield the changes as they are stored, for each shard of operator state apart."""
+        for shard, own in groupby(self._unequal(), itemgetter(0)):
+            yield StoredChanges(((row_key, new) for _, (row_key, _, new) in own), shard=shard)
+
+    @property
+    def _rows_before(self) -> StateRows | None:
+        return None if self.before is None else self.before.rows
+
+    def _unequal(self) -> Iterator[tuple[int | None, TwoRows]]:
+        """Yield the changed rows; those of operator state with their shard, and row keys without
+        it.
+        """
+        for pair in unequal_rows(self.pairs(), self._rows_before, self.now.rows):
+            if not self.now.rows.is_local:
+                yield None, pair
+                continue
+            row_key, old, new = pair
+            shard = int.from_bytes(row_key[:_SHARD_BYTES], "big")
+            yield shard, (row_key[_SHARD_BYTES:], old, new)
+
+
 class Resolver:
     """Finds the resolved changes of one state, epoch by epoch. Close it after use.
 
@@ -109,16 +153,13 @@ class Resolver:
         self._now: RowsAt | None = None
         self._before: RowsAt | None = None
 
-    def advance(self, after: EpochManifest, rows: StateRows, kind: Kind) -> tuple[Kind, Changes]:
+    def advance(self, after: EpochManifest, rows: StateRows, kind: Kind) -> ResolvedChanges:
         """Advance to an epoch, and return its changes, which can be read until the next call.
 
         Parameters:
             after: the first epoch, or the one after that of the last call.
             rows: the decoder of its rows.
             kind: the origin of the changes since the last call.
-
-        Returns:
-            The origin of the resolved changes, and a function that reads them.
         """
         self._forget_before()
         before, self._before = self._now, self._now
@@ -127,10 +168,10 @@ class Resolver:
         if kind == "changes" and before is not None and not rows.is_local:
             with self._net(before, now) as net:
                 self._index(((key, row) for key, row in net.rows if row is not None), rows)
-            return kind, partial(_changes, partial(self._touched, before, now), before, now)
+            return ResolvedChanges(kind, before, now, partial(self._touched, before, now))
         self._index(now.scan(*_ALL), rows)
         kind = "snapshot" if before is None else "difference"
-        return kind, partial(_changes, partial(_compared, before, now), before, now)
+        return ResolvedChanges(kind, before, now, partial(_compared, before, now))
 
     def _forget_before(self) -> None:
         """Release the rows before the last epoch, and index entries that were due in it."""
@@ -188,23 +229,6 @@ def _compared(before: RowsAt | None, now: RowsAt) -> Iterator[TwoRows]:
         if is_regrouped and not now.rows.is_local:
             old = regrouped(old, now.rows, closing)
         yield from joined(old, now.all())
-
-
-def _changes(
-    pairs: Callable[[], Iterator[TwoRows]], before: RowsAt | None, now: RowsAt
-) -> Iterator[Change]:
-    """Yield the net changes of an epoch.
-
-    Parameters:
-        pairs: yields the rows that may have changed, as `RowsAt.all` returns them.
-    """
-    rows, rows_before = now.rows, None if before is None else before.rows
-    for row_key, old, new in unequal_rows(pairs(), rows_before, rows):
-        shard = None
-        if rows.is_local:
-            shard, row_key = int.from_bytes(row_key[:_SHARD_BYTES], "big"), row_key[_SHARD_BYTES:]
-        earlier = None if old is None or rows_before is None else rows_before.value(old)
-        yield change_of_row(rows, row_key, new, shard, earlier)
 
 
 def due_key(deadline_us: int) -> bytes:

@@ -29,7 +29,7 @@ from statekit.errors import CorruptCheckpointError, QueryError
 from statekit.functions.process import Process
 from statekit.keygroup import GROUP_BYTES, MAX_GROUPS
 from statekit.query.changes.change import Change, Kind, change_of_row, unequal_rows
-from statekit.query.changes.change_table import ChangeFacts, ChangeTable
+from statekit.query.changes.change_table import ChangeFacts, ChangeTable, Form
 from statekit.query.changes.net_changes import NetChanges, joined
 from statekit.query.rows.epochs import EpochReader, have_other_shards, next_manifest
 from statekit.query.rows.state_rows import Row, StateRows, expiry_time_us
@@ -103,6 +103,7 @@ class StateChanges:
         wanted: lower-case names of columns; None for all.
         wide_ints: give ints the type decimal(20, 0).
         allow_pickle: unpickle values.
+        form: of the table of changes.
 
     Raises:
         RestoreError: the checkpoint is a savepoint, or a local path that does not exist.
@@ -118,12 +119,13 @@ class StateChanges:
         wanted: Collection[str] | None = None,
         wide_ints: bool = False,
         allow_pickle: bool = False,
+        form: Form = "changes",
     ) -> None:
         self.epochs = EpochReader(checkpoint)
         self._repository = self.epochs.repository
         self._operator, self._state, self._function = operator, state, function
         self._wanted = wanted
-        self._wide, self._allow_pickle = wide_ints, allow_pickle
+        self._wide, self._allow_pickle, self._form = wide_ints, allow_pickle, form
         # By the checksum of the job file.
         self._tables: dict[str, ChangeTable] = {}
         self._rows_by_file: dict[str, StateRows] = {}
@@ -143,6 +145,7 @@ class StateChanges:
                 wanted=self._wanted,
                 wide=self._wide,
                 allow_pickle=self._allow_pickle,
+                form=self._form,
             )
         return self._tables[types]
 
@@ -220,10 +223,8 @@ class StateChanges:
     def _pieces(self, before: EpochManifest | None, after: EpochManifest) -> Iterator[ShardChanges]:
         """Yield the pieces of one epoch; its parameters are those of `kind`."""
         kind, rows = self.kind(before, after), self.rows(after)
-        own, now_us = after.operators[self._operator], after.processing_time_us
-        watermark = None if own.watermark_us == BEGINNING else own.watermark_us
-        facts = ChangeFacts(after.epoch, after.cause, kind, watermark, now_us)
-        piece = ShardChanges(facts, after.job_file)
+        own = after.operators[self._operator]
+        piece = ShardChanges(self._facts(after, kind), after.job_file)
         before = before if self.has_state(before) else None
         is_moved = before is not None and have_other_shards(before, after, self._operator)
         if kind == "changes" and not (rows.is_local and is_moved):
@@ -241,6 +242,11 @@ class StateChanges:
         for groups_before, groups in _compared_groups(before, after, self._operator):
             yield replace(piece, before=of_before, groups_before=groups_before, groups=groups)
 
+    def _facts(self, after: EpochManifest, kind: Kind) -> ChangeFacts:
+        watermark_us = after.operators[self._operator].watermark_us
+        watermark = None if watermark_us == BEGINNING else watermark_us
+        return ChangeFacts(after.epoch, after.cause, kind, watermark, after.processing_time_us)
+
     # ---------------------------------------------------------------------------------- reading
 
     def batches(self, piece: ShardChanges) -> Iterator[pa.RecordBatch]:
@@ -251,14 +257,18 @@ class StateChanges:
             CorruptCheckpointError: a file is missing or altered.
         """
         with self._located(piece.epoch):
-            table = self.table(piece)
-            for stored in self._stored(piece):
-                if stored.cleared is None:
-                    yield table.clear_all(piece.facts)
-                else:
-                    for batch in row_batches((start, b"") for start in stored.cleared):
-                        yield table.batch(piece.facts, "clear", _in_shard(batch, stored.shard))
-                yield from _changed(piece.facts, table, stored.rows, stored.shard)
+            yield from _columns(piece.facts, self.table(piece), self._stored(piece))
+
+    def batches_of(
+        self, after: EpochManifest, kind: Kind, changes: Iterable[StoredChanges]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield changes of an epoch that were found elsewhere, such as resolved ones.
+
+        Raises:
+            QueryError, CorruptCheckpointError: as for `batches`.
+        """
+        with self._located(after.epoch):
+            yield from _columns(self._facts(after, kind), self.table(after), changes)
 
     def changes(self, before: EpochManifest | None, after: EpochManifest) -> Iterator[Change]:
         """Yield the changes of an epoch, "clear" before the rows of its key.
@@ -369,6 +379,19 @@ def regrouped(stored: Iterator[Row], rows: StateRows, closing: ExitStack) -> Ite
     for batch in in_batches((name, rows.keys.regrouped(key), row) for key, row in stored):
         backend.write(batch)
     return backend.scan(name, *group_bounds(0, MAX_GROUPS - 1))
+
+
+def _columns(
+    facts: ChangeFacts, table: ChangeTable, changes: Iterable[StoredChanges]
+) -> Iterator[pa.RecordBatch]:
+    """Yield changes as columns, "clear" before the rows of its key."""
+    for stored in changes:
+        if stored.cleared is None:
+            yield table.clear_all(facts)
+        else:
+            for batch in row_batches((start, b"") for start in stored.cleared):
+                yield table.batch(facts, "clear", _in_shard(batch, stored.shard))
+        yield from _changed(facts, table, stored.rows, stored.shard)
 
 
 def _in_shard(batch: RowBatch, shard: int | None) -> RowBatch:

@@ -108,8 +108,11 @@ class TargetTable:
 
     # ---------------------------------------------------------------------------- at the start
 
-    def prepare(self, session: PostgresSession) -> str:
+    def prepare(self, session: PostgresSession, *, is_owned: bool = False) -> str:
         """Make or extend the table, and return its name with its schema.
+
+        Parameters:
+            is_owned: whether `empty` is to adapt the columns.
 
         Raises:
             StateSchemaError: the table has columns that do not fit.
@@ -120,10 +123,33 @@ class TargetTable:
         kind, name = session.rows(_KIND_AND_NAME, name=self._plain)[0]
         if kind not in ("r", "p"):
             raise self._misfit("is no table", "choose a table")
-        self._extend(session)
-        if self.key:
-            self._check_key(session)
+        if not is_owned:
+            self._extend(session)
+            if self.key:
+                self._check_key(session)
         return str(name)
+
+    def empty(self, session: PostgresSession) -> None:
+        """Remove all rows, and replace columns that do not fit.
+
+        Raises:
+            StateSchemaError: the table still does not fit.
+        """
+        session.run(f"DELETE FROM {self.name}")
+        wanted = {field.name: field for field in self.stored_fields}
+        for column in list(self._all_columns(session)):
+            own = wanted.get(column.name)
+            if column.is_optional if own is None else column.takes(own):
+                continue
+            session.run(f"ALTER TABLE {self.name} DROP COLUMN {quoted_name(column.name)}")
+            if column.name in self.key:
+                type_ = column_types(wanted[column.name])[0]
+                session.run(
+                    f"ALTER TABLE {self.name} ADD COLUMN {quoted_name(column.name)} {type_}"
+                )
+        if self.key and not self._has_key(session):
+            session.run(f"ALTER TABLE {self.name} ADD PRIMARY KEY ({self.key_list})")
+        self._extend(session)
 
     def _create(self, session: PostgresSession) -> None:
         columns = [
@@ -162,12 +188,15 @@ class TargetTable:
             )
 
     def _check_key(self, session: PostgresSession) -> None:
-        unique = session.rows(_UNIQUE_KEYS, name=self._plain)
-        if not any(sorted(names) == sorted(self.key) for (names,) in unique):
+        if not self._has_key(session):
             raise self._misfit(
                 f"has no unique index on exactly {', '.join(self.key)}",
                 f"CREATE UNIQUE INDEX ON {self._plain} ({self.key_list.replace('%%', '%')})",
             )
+
+    def _has_key(self, session: PostgresSession) -> bool:
+        unique = session.rows(_UNIQUE_KEYS, name=self._plain)
+        return any(sorted(names) == sorted(self.key) for (names,) in unique)
 
     def _misfit(self, what: str, advice: str) -> StateSchemaError:
         return StateSchemaError(

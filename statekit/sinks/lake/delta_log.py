@@ -94,9 +94,15 @@ class DeltaLog(TableLog):
         ]
 
     def add(
-        self, stamp: Stamp, receipts: Sequence[Receipt], removed: list[Any], *, overwrites: bool
+        self,
+        stamp: Stamp,
+        receipts: Sequence[Receipt],
+        removed: list[Any],
+        *,
+        overwrites: bool,
+        columns: pa.Schema | None = None,
     ) -> None:
-        schema = self.table.schema()
+        schema = self.table.schema() if columns is None else Schema.from_arrow(columns)
         added = [_addition(receipt, schema) for receipt in receipts]
         is_addition = added and not removed and not overwrites
         self.table.create_write_transaction(

@@ -159,7 +159,13 @@ class IcebergLog(TableLog):
         ]
 
     def add(
-        self, stamp: Stamp, receipts: Sequence[Receipt], removed: list[Any], *, overwrites: bool
+        self,
+        stamp: Stamp,
+        receipts: Sequence[Receipt],
+        removed: list[Any],
+        *,
+        overwrites: bool,
+        columns: pa.Schema | None = None,
     ) -> None:
         added = [self._data_file(receipt) for receipt in receipts]
         live = self._live(self.table.current_snapshot()) if overwrites else removed

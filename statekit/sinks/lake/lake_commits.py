@@ -91,7 +91,13 @@ class TableLog(ABC):
 
     @abstractmethod
     def add(
-        self, stamp: Stamp, receipts: Sequence[Receipt], removed: list[Any], *, overwrites: bool
+        self,
+        stamp: Stamp,
+        receipts: Sequence[Receipt],
+        removed: list[Any],
+        *,
+        overwrites: bool,
+        columns: pa.Schema | None = None,
     ) -> None:
         """Commit files.
 
@@ -99,6 +105,8 @@ class TableLog(ABC):
             receipts: one per file.
             removed: files that they replace.
             overwrites: whether they replace all files.
+            columns: those that the table has afterwards, if the files replace all others; None for
+                those that it has.
         """
 
     @abstractmethod
@@ -203,10 +211,12 @@ class FilesAdded(TableChange):
     Parameters:
         receipts: one per file.
         overwrites: whether they replace all rows of the table.
+        columns: those of the table, if they are replaced, too.
     """
 
     receipts: Sequence[Receipt]
     overwrites: bool
+    columns: pa.Schema | None = None
 
     def commit(self, log: TableLog) -> None:
         own = ((self.attempt.epoch, self.attempt.epoch),)
@@ -215,9 +225,10 @@ class FilesAdded(TableChange):
         noted = log.last_note() if replaces else None
         if noted is not None and noted.files > len(replaced):
             self._keep(log, noted)
-        elif replaced or self.receipts:
+        elif replaced or self.receipts or self.attempt.replaces_all:
             stamp = self.stamp(self._rows, len(self.receipts))
-            log.add(stamp, self.receipts, replaced, overwrites=self.overwrites)
+            overwrites, columns = self.overwrites, self.columns
+            log.add(stamp, self.receipts, replaced, overwrites=overwrites, columns=columns)
 
     @property
     def _rows(self) -> int:

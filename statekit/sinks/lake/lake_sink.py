@@ -21,13 +21,13 @@ from statekit.sinks.lake.lake_commits import (
     TableLog,
 )
 from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
-from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Receipt, Sink
+from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Receipt, TableSink
 
 _PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, 5.0)
 """The pauses before tries of a commit, if other writers of the table commit at the same time."""
 
 
-class LakeSink(Sink):
+class LakeSink(TableSink):
     """A sink of a table that consists of data files and a log.
 
     Attributes:
@@ -61,8 +61,19 @@ class LakeSink(Sink):
     def failures(self) -> AbstractContextManager[None]:
         """Convert errors of the library of the format to ConnectorError."""
 
+    @abstractmethod
+    def with_writing(self, writing: Writing) -> LakeSink:
+        """Return a sink of the same table that changes it in another way."""
+
     def committed(self, log: TableLog) -> None:
         """Make commits after a version durable."""
+
+    def by_key(self, key: Sequence[str], delete: str) -> LakeSink:
+        return self.with_writing(Writing("upsert", tuple(key), delete))
+
+    def last_epoch(self, outputs: Outputs) -> int | None:
+        with self.failures():
+            return self.log(outputs).epoch
 
     def open(self, attempt: Attempt) -> None:
         if attempt.is_first and self.writing.mode == "upsert":
@@ -72,11 +83,13 @@ class LakeSink(Sink):
             self.store.remove(path for path in staged if not path.startswith(of_epoch))
 
     def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
-        schema = self.writing.schema_of_files(part.outputs)
-        typed = with_types(batches, schema)
-        if self.writing.mode == "upsert":
-            return self._stage(part, pa.Table.from_batches(typed, schema))
-        return self.write_file(part, typed)
+        writing = self.writing
+        if writing.mode == "upsert" and not part.replaces_all:
+            schema = writing.schema_of_files(part.outputs)
+            return self._stage(part, pa.Table.from_batches(with_types(batches, schema), schema))
+        schema = writing.schema_of_table(part.outputs)
+        columns = (batch.select(schema.names) for batch in batches)
+        return self.write_file(part, with_types(columns, schema))
 
     def _stage(self, part: Part, rows: pa.Table) -> Receipt:
         """Write the last rows of the keys of a part, to be merged into the table."""
@@ -90,19 +103,20 @@ class LakeSink(Sink):
 
     def publish(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
         writing = self.writing
-        if not receipts and not attempt.is_first:
+        if not (receipts or attempt.is_first or attempt.replaces_all):
             return
         if attempt.is_first and attempt.without_outputs:
             # Not in `abandon`, which does not get the outputs: two sinks may share this object.
             self._commit(Abandonment(attempt, unique_id(), writing.mode))
             self.begin(attempt.outputs)  # an older version of the table may have fewer columns
-        if writing.mode == "upsert":
+        if writing.mode == "upsert" and not attempt.replaces_all:
             rows = self._staged_rows(attempt.outputs, receipts)
             self._commit(RowsMerged(attempt, unique_id(), rows, writing))
             self.store.remove(receipt["staged"] for receipt in receipts)
         else:
-            overwrites = writing.mode == "overwrite"
-            self._commit(FilesAdded(attempt, unique_id(), receipts, overwrites))
+            overwrites = writing.mode == "overwrite" or attempt.replaces_all
+            columns = writing.schema_of_table(attempt.outputs) if attempt.replaces_all else None
+            self._commit(FilesAdded(attempt, unique_id(), receipts, overwrites, columns))
 
     def _commit(self, change: TableChange) -> None:
         """Commit a change, again if another writer of the table has committed meanwhile.

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from statekit.errors import (
@@ -64,6 +65,7 @@ class Attempt:
             epoch in a run, or an epoch that runs again.
         without_outputs: epochs whose outputs do not count.
         check_owner: raises FencedError if another run has committed the epoch.
+        replaces_all: whether the rows replace all rows of the target, as those of a `TableSink`.
     """
 
     outputs: Outputs
@@ -72,6 +74,7 @@ class Attempt:
     is_first: bool
     without_outputs: EpochRanges
     check_owner: Callable[[], None]
+    replaces_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Part:
         writer: the run, as in `Attempt`.
         number: of the part in its epoch. A task that Spark runs twice writes its part twice.
         earlier: what earlier attempts may have left, for sinks that write to where readers are.
+        replaces_all: as in `Attempt`.
     """
 
     outputs: Outputs
@@ -91,6 +95,7 @@ class Part:
     writer: str
     number: int
     earlier: Earlier = "none"
+    replaces_all: bool = False
 
 
 class Sink(ABC):
@@ -183,6 +188,46 @@ class Sink(ABC):
 
     def close(self) -> None:  # noqa: B027 - nor this
         """Release resources, in the driver, at the end of a run."""
+
+
+class TableSink(Sink):
+    """A sink of a table that a mirror can keep equal to a state.
+
+    It can write an epoch that replaces all rows: `Attempt.replaces_all`.
+    """
+
+    def begin_owned(self, outputs: Outputs) -> None:
+        """Prepare a table that only this sink writes, in place of `begin`.
+
+        The first epoch, and each one whose outputs have other types, replaces all rows. It may
+        replace the columns, too.
+        """
+        self.begin(outputs)
+
+    @abstractmethod
+    def last_epoch(self, outputs: Outputs) -> int | None:
+        """Return the last epoch that is in the table; None if there is none. The table was
+        prepared.
+
+        An epoch without rows need not be there.
+        """
+
+    def by_key(self, key: Sequence[str], delete: str) -> TableSink | None:
+        """Return this sink with rows that replace those with the same key; None if it cannot.
+
+        Parameters:
+            key: the fields of the key.
+            delete: the field that marks keys to be deleted.
+        """
+        return None
+
+
+def staged_part(sink: Sink, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt | None:
+    """Write a part of an epoch to a sink, and return the receipt; None if there is no row, or
+    nothing to publish.
+    """
+    first = next(batches, None)
+    return None if first is None else sink.write(part, chain((first,), batches))
 
 
 @contextmanager

@@ -9,9 +9,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import TaskContext
 
-from statekit.runtime.sink_epochs import staged_part
 from statekit.shown import shown
-from statekit.sinks.protocol.sink import Earlier, Outputs, Part, Receipt, Sink, sink_failures
+from statekit.sinks.protocol.sink import (
+    Earlier,
+    Outputs,
+    Part,
+    Receipt,
+    Sink,
+    sink_failures,
+    staged_part,
+)
 from statekit.spark.worker.failure_texts import readable_errors
 from statekit.spark.worker.pickling import Pickled, unpickled
 from statekit.spark.worker.rows import Batches

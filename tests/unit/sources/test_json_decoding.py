@@ -23,7 +23,7 @@ from statekit.errors import ProcessError, StatekitError
 from statekit.records.json_rows import json_rows
 from statekit.records.output_type import OutputType
 from statekit.records.union import records_of
-from statekit.runtime.sink_epochs import schema_for_sinks
+from statekit.sinks.protocol.output_schema import schema_for_sinks
 from statekit.sources.decoding.json_decoding import JsonDecoder
 from statekit.sources.decoding.json_documents import document_decoder
 from tests.support.effort import SOAK

@@ -1,0 +1,199 @@
+"""A mirrored state: one state of a checkpoint, and the sink of its table."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.backend.scratch import scratch_directory
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.state_kinds import RowShape
+from statekit.errors import StateTypeError
+from statekit.query.changes.change_table import DELETED, Form
+from statekit.query.changes.resolved_changes import Resolver
+from statekit.query.changes.state_changes import StateChanges, StoredChanges
+from statekit.sinks.protocol.output_schema import schema_for_sinks
+from statekit.sinks.protocol.sink import Outputs, TableSink
+
+
+class MirroredState:
+    """One state, and the sink that writes its table.
+
+    Changes of states with one row per key are read from change files. Those of maps and lists,
+    which can be cleared, and of states that expire are resolved with a local copy of the rows.
+
+    Parameters:
+        changes: of the state.
+        operator, state: their names.
+        sink: as the user gave it.
+        mode: how the table follows the state.
+        directory: of the local copy; None for `TMPDIR`.
+        rocksdb: memory limits of that copy.
+
+    Attributes:
+        name: "operator.state".
+        outputs: of the epochs that were written last; None before.
+        last: the number of the last commit of the table.
+        is_written: whether this process has written the table.
+    """
+
+    def __init__(
+        self,
+        changes: StateChanges,
+        operator: str,
+        state: str,
+        sink: TableSink,
+        mode: Form,
+        directory: Path | None,
+        rocksdb: RocksOptions,
+    ) -> None:
+        self.changes, self.name = changes, f"{operator}.{state}"
+        self._operator, self._given, self._mode = operator, sink, mode
+        self._directory, self._rocksdb = directory, rocksdb
+        self._sink: TableSink | None = None
+        self._resolver: Resolver | None = None
+        self._resolved: EpochManifest | None = None
+        self._of_resolver = contextlib.ExitStack()
+        self.outputs: Outputs | None = None
+        self.last: int | None = None
+        self.is_written = False
+
+    @property
+    def sink(self) -> TableSink:
+        """The sink of the table. It was prepared."""
+        assert self._sink is not None, "a step prepares its tables"
+        return self._sink
+
+    def prepare(self, mirror: str, manifest: EpochManifest) -> None:
+        """Have the sink prepare the table for the type of the state in an epoch.
+
+        Raises:
+            StateTypeError, StateSchemaError: the table cannot have the rows of this state.
+            ConnectorError: the target failed.
+        """
+        table = self.changes.table(manifest)
+        schema = schema_for_sinks(table.schema)
+        if self.is_always_whole:
+            schema = schema.remove(schema.get_field_index(DELETED))
+        checkpoint = self.changes.epochs.job_file(manifest).id
+        outputs = Outputs(checkpoint, f"{mirror}.{self.name}", schema)
+        if outputs == self.outputs:
+            return
+        if self._mode == "changes":
+            self._sink = self._given
+            self._sink.begin(outputs)
+        else:
+            keys = [*table.key_names, *table.place_names]
+            self._sink = self._given.by_key(keys, DELETED) or self._given
+            self._sink.begin_owned(outputs)
+        if self.outputs is None or checkpoint != self.outputs.checkpoint:
+            self.last = self._sink.last_epoch(outputs)
+        self.outputs = outputs
+
+    @property
+    def is_always_whole(self) -> bool:
+        """Whether each step writes all rows, because the target has no rows by key."""
+        return self._mode != "changes" and self._given.by_key(["key"], DELETED) is None
+
+    def has_same_type(self, one: EpochManifest, other: EpochManifest) -> bool:
+        """Return whether the rows of two epochs have the same type and the same columns."""
+        changes = self.changes
+        if one.job_file == other.job_file:
+            return True
+        return (
+            changes.rows(one).state == changes.rows(other).state
+            and changes.table(one).schema == changes.table(other).schema
+        )
+
+    # ---------------------------------------------------------------------------------- reading
+
+    def batches(
+        self, before: EpochManifest | None, epochs: Sequence[EpochManifest]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of some epochs as batches of the outputs.
+
+        Parameters:
+            before: the epoch before; None for all rows after the last of the epochs.
+            epochs: in order.
+
+        Raises:
+            QueryError: an epoch was collected, or an int is too wide.
+            CorruptCheckpointError: a file is missing or altered.
+        """
+        assert self.outputs is not None, "it was prepared"
+        schema = self.outputs.schema
+        changed = self._all(epochs[-1]) if before is None else self._changed(before, epochs)
+        return (batch.select(schema.names).cast(schema) for batch in changed if batch.num_rows)
+
+    def _all(self, after: EpochManifest) -> Iterator[pa.RecordBatch]:
+        """Yield all rows after an epoch. A log of changes first clears the earlier ones."""
+        changes = self.changes
+        if self._mode == "changes":
+            yield from changes.batches_of(after, "snapshot", [StoredChanges((), cleared=None)])
+        if self._is_resolved(after):
+            self.forget()
+            yield from self._advanced(after)
+        else:
+            for piece in changes.pieces(None, [after]):
+                yield from changes.batches(piece)
+
+    def _changed(
+        self, before: EpochManifest, epochs: Sequence[EpochManifest]
+    ) -> Iterator[pa.RecordBatch]:
+        changes = self.changes
+        if not self._is_resolved(before) and not self._is_resolved(epochs[-1]):
+            for piece in changes.pieces(before, epochs):
+                yield from changes.batches(piece)
+            return
+        if self._resolved != before:
+            self.forget()
+            for _ in self._advanced(before):
+                pass
+        for after in epochs:
+            yield from self._advanced(after)
+
+    def _is_resolved(self, manifest: EpochManifest) -> bool:
+        """Return whether rows of the state can be removed without a mutation of their own."""
+        rows = self.changes.rows(manifest)
+        return rows.is_local or rows.may_expire or rows.shape is not RowShape.VALUE
+
+    def _advanced(self, after: EpochManifest) -> Iterator[pa.RecordBatch]:
+        """Advance the local copy to an epoch, and yield what it changes."""
+        changes, before = self.changes, self._resolved
+        if self._resolver is None:
+            place = self._of_resolver.enter_context(scratch_directory("mirror", self._directory))
+            self._resolver = Resolver(changes.epochs, self._operator, place, self._rocksdb)
+            self._of_resolver.callback(self._resolver.close)
+        resolved = self._resolver.advance(after, changes.rows(after), changes.kind(before, after))
+        self._resolved = after
+        yield from changes.batches_of(after, resolved.kind, resolved.stored())
+
+    def forget(self) -> None:
+        """Remove the local copy."""
+        self._resolver, self._resolved = None, None
+        self._of_resolver.close()
+
+    def close(self) -> None:
+        """Remove the local copy, and close the sink."""
+        self.forget()
+        if self._sink is not None:
+            self._sink.close()
+
+
+def parted(state: str) -> tuple[str, str]:
+    """Return the operator and the state of a name such as "totals.sum".
+
+    Raises:
+        StateTypeError: it is no such name.
+    """
+    operator, _, name = str(state).rpartition(".")
+    if not (operator and name):
+        raise StateTypeError(
+            f"{state!r:.200}: give the operator and the state, such as 'totals.sum'. Nothing was "
+            "written"
+        )
+    return operator, name

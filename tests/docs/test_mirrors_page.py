@@ -1,0 +1,27 @@
+"""The page about mirrors is true: its examples run, and print what they should."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+import statekit as sk
+from tests.support.places import DOCS
+
+
+def test_the_examples_of_mirrors_write_what_they_say(tmp_path: Path) -> None:
+    printed: list[Any] = []
+    given = {"sk": sk, "NamedTuple": NamedTuple, "DeltaTable": DeltaTable, "pc": pc}
+    given |= {"__name__": "page", "place": tmp_path, "print": printed.append}
+    text = (DOCS / "guide" / "mirrors.md").read_text()
+    for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(example, "mirrors.md", "exec", dont_inherit=True), given)
+    table, followed, log = (sorted(rows, key=str) for rows in printed)
+    assert table == [{"customer": "ada", "value": 700}, {"customer": "bob", "value": 300}]
+    assert followed == [{"epoch": 0, "behind": 0}]
+    assert log == [{"op": "upsert", **row} for row in table]
+    assert DeltaTable(tmp_path / "first").to_pyarrow_table().num_rows == 2

@@ -1,0 +1,83 @@
+"""Tables of mirrors, and targets that die at a commit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import statekit as sk
+from statekit.checkpoint.repository import Repository
+from statekit.sinks.delta import Delta
+from statekit.sinks.lake.lake_columns import Writing
+from statekit.sinks.protocol.sink import Attempt, Receipt
+
+
+class Killed(BaseException):
+    """The end of a process, as far as a test in one process can show it."""
+
+
+class DyingDelta(Delta):
+    """A Delta table whose process dies at a commit.
+
+    Attributes:
+        dies: the number of the commit of any table, and whether the table has it; None for never.
+    """
+
+    dies: ClassVar[tuple[int, bool] | None] = None
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        return cls(str(path), Writing())
+
+    def publish(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
+        number, after = (-1, False) if DyingDelta.dies is None else DyingDelta.dies
+        if number >= 0:
+            DyingDelta.dies = number - 1, after
+        if number == 0 and not after:
+            raise Killed
+        super().publish(attempt, receipts)
+        if number == 0:
+            raise Killed
+
+
+def state_rows(
+    checkpoint: str | Path | Repository, operator: str, state: str, epoch: int | None
+) -> pa.Table:
+    """The rows of a state, without the positions of lists, which a table has in another form."""
+    rows = sk.read(checkpoint, operator, state, epoch).read_all()
+    return rows.select([name for name in rows.column_names if name not in ("position", "written")])
+
+
+def delta_rows(path: Path | str) -> pa.Table:
+    """The rows of a Delta table."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(path)).to_pyarrow_table()
+
+
+def logged_rows(path: Path | str) -> pa.Table:
+    """The rows of a Delta table to which rows were only added, in their order."""
+    from deltalake import DeltaTable
+
+    files = DeltaTable(str(path)).file_uris()
+    parts = [pq.read_table(file) for file in sorted(files)]
+    return pa.concat_tables(parts) if parts else pa.table({})
+
+
+def file_rows(path: Path | str) -> pa.Table:
+    """The rows of the Parquet files in a directory."""
+    files = sorted(Path(path).glob("*.parquet"))
+    return pa.concat_tables([pq.read_table(file) for file in files]) if files else pa.table({})
+
+
+def shown(rows: pa.Table, like: pa.Table) -> list[str]:
+    """The columns that another table has, as sorted text."""
+    if not rows.num_rows:
+        return []
+    found: list[dict[str, Any]] = rows.select(like.column_names).to_pylist()
+    return sorted(json.dumps(row, default=str, sort_keys=True) for row in found)

@@ -16,6 +16,7 @@ from statekit.cli.gc import gc
 from statekit.cli.import_spark import import_spark
 from statekit.cli.inspect import inspect
 from statekit.cli.migrate import migrate
+from statekit.cli.mirror import mirror_states
 from statekit.cli.query import print_query
 from statekit.cli.read_state import export_state, print_key, print_rows, top_keys
 from statekit.cli.replay import replay_epoch
@@ -83,6 +84,10 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
     print_query: (
         "query http://127.0.0.1:8321 shop sales total rome",
         "query http://127.0.0.1:8321 shop sales total --follow",
+    ),
+    mirror_states: (
+        "mirror ./checkpoint turnaround.visits --to delta:/lake/visits --follow",
+        "mirror ./checkpoint sales.total sales.last --to postgres:postgresql://db/shop#{state}",
     ),
     sql: ("sql ./checkpoint 'select max(value) from turnaround.visits'",),
     transform_checkpoint: (

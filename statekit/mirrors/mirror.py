@@ -8,7 +8,8 @@ step
 1. moves the lease of the mirror to the epoch before the step: a repetition finds its epochs,
 2. stages the changed rows,
 3. writes the position file, with the number and both epochs,
-4. publishes the rows of each table.
+4. publishes the rows of each table,
+5. moves the lease to the epoch after the step.
 
 After a crash, the numbers in the tables show which of them have the step of the position file. The
 same step is then taken again, and the sinks replace or keep what is there. If a table has another
@@ -48,7 +49,7 @@ from statekit.shown import shown
 from statekit.sinks.protocol.sink import (
     Attempt,
     Part,
-    Receipt,
+    Publication,
     TableSink,
     sink_failures,
     staged_part,
@@ -463,21 +464,23 @@ class Mirror(Closing):
             known = [-1 if state.last is None else state.last for state in self._states]
             number = max(step.last.epoch, self._number + 1, max(known) + 1)
         staged = [self._stage(state, step, number) for state in self._states]
-        changed = [(state, *own) for state, own in zip(self._states, staged, strict=True) if own]
-        self._write_position(step, number, {state.name for state, _, _ in changed})
-        for state, attempt, receipts in changed:
-            with sink_failures(state.name, step.last.epoch):
-                state.sink.publish(attempt, receipts)
-            state.last, state.is_written = number, True
+        changed = [(state, own) for state, own in zip(self._states, staged, strict=True) if own]
+        self._write_position(step, number, {state.name for state, _ in changed})
+        for own in _together(changed):
+            names = ", ".join(state.name for state, _ in own)
+            publications = [publication for _, publication in own]
+            with sink_failures(names, step.last.epoch):
+                publications[0].sink.publish_all(publications)
+            for state, _ in own:
+                state.last, state.is_written = number, True
         self._at, self._number, self._pending = step.last, number, None
+        self._hold(step.last.epoch)
 
     def _prepare(self, state: MirroredState, manifest: EpochManifest) -> None:
         with sink_failures(state.name, manifest.epoch):
             state.prepare(self.name, manifest)
 
-    def _stage(
-        self, state: MirroredState, step: _Step, number: int
-    ) -> tuple[Attempt, list[Receipt]] | None:
+    def _stage(self, state: MirroredState, step: _Step, number: int) -> Publication | None:
         """Write the rows of a step to where readers do not see them; return None if it has none."""
         assert state.outputs is not None, "it was prepared"
         assert self._lease is not None, "it was taken"
@@ -499,7 +502,7 @@ class Mirror(Closing):
             receipt = staged_part(state.sink, part, batches)
         if receipt is None and not replaces_all:
             return None
-        return attempt, [] if receipt is None else [receipt]
+        return Publication(state.sink, attempt, [] if receipt is None else [receipt])
 
     def _write_position(self, step: _Step, number: int, changed: set[str]) -> None:
         """Write the position file: the step is about to be published.
@@ -524,3 +527,14 @@ class Mirror(Closing):
             tables=tables,
         )
         store_position(self._repository, position)
+
+
+def _together(
+    changed: Sequence[tuple[MirroredState, Publication]],
+) -> Iterator[Sequence[tuple[MirroredState, Publication]]]:
+    """Yield publications in groups, each for one transaction if its target has transactions."""
+    groups: dict[object, list[tuple[MirroredState, Publication]]] = {}
+    for state, publication in changed:
+        shared = publication.sink.transactions
+        groups.setdefault(state.name if shared is None else shared, []).append((state, publication))
+    yield from groups.values()

@@ -35,7 +35,7 @@ from statekit.sinks.database.postgres_staging import (
     part_numbers,
 )
 from statekit.sinks.database.postgres_table import OWN_PREFIX, TargetTable
-from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Receipt, TableSink
+from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Publication, Receipt, TableSink
 
 _logger = logging.getLogger("statekit.sinks")
 
@@ -146,12 +146,28 @@ class Postgres(TableSink):
             self.database.close()
 
     def publish(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
-        publication = unique_id()
+        self.publish_all([Publication(self, attempt, receipts)])
+
+    @property
+    def transactions(self) -> object:
+        return self.database
+
+    def publish_all(self, publications: Sequence[Publication]) -> None:
+        name = unique_id()
 
         def publish(session: PostgresSession) -> None:
-            self._publish(session, attempt, receipts, publication)
+            for sink, attempt, receipts in publications:
+                assert isinstance(sink, Postgres), "it has the same database"
+                sink._publish(session, attempt, receipts, name)
 
-        self.database.transaction(_user(attempt.outputs), publish)
+        users = ", ".join(_user(own.attempt.outputs) for own in publications)
+        self.database.transaction(users, publish)
+        for sink, attempt, receipts in publications:
+            assert isinstance(sink, Postgres), "it has the same database"
+            sink._published(attempt, receipts)
+
+    def _published(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
+        """Remove the rows of an epoch that were on their way."""
         run = self._run(attempt.outputs)
         run.kept.clear()
         run.is_of_new_table = False

@@ -111,7 +111,7 @@ def replay(log: pa.Table) -> dict[Any, Any]:
 
 TestMirrors = pytest.mark.slow(Mirrors.TestCase)
 TestMirrors.settings = settings(
-    max_examples=5_000 if SOAK else 2,
+    max_examples=5_000 if SOAK else 3,
     stateful_step_count=6,
     deadline=None,
     derandomize=not SOAK,

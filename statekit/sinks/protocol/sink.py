@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from statekit.errors import (
     CALL_FAILURES,
@@ -220,6 +220,36 @@ class TableSink(Sink):
             delete: the field that marks keys to be deleted.
         """
         return None
+
+    @property
+    def transactions(self) -> object:
+        """What the transactions of the target belong to: sinks in which it is equal can publish
+        together. None if each table has its own commits.
+        """
+        return None
+
+    def publish_all(self, publications: Sequence[Publication]) -> None:
+        """Publish epochs of several tables: in one transaction, if `transactions` is not None.
+
+        Parameters:
+            publications: of sinks whose `transactions` equal those of this one.
+        """
+        for sink, attempt, receipts in publications:
+            sink.publish(attempt, receipts)
+
+
+class Publication(NamedTuple):
+    """An epoch of a table that is to be published.
+
+    Parameters:
+        sink: of the table.
+        attempt: of the epoch.
+        receipts: of its parts, in the order of their numbers.
+    """
+
+    sink: TableSink
+    attempt: Attempt
+    receipts: Sequence[Receipt]
 
 
 def staged_part(sink: Sink, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt | None:

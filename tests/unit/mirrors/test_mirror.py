@@ -10,6 +10,7 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
+from statekit.checkpoint.leases.lease_files import lease_of
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.testing import Harness
@@ -58,6 +59,12 @@ def check(tmp_path: Path, state: str = "total") -> None:
     assert shown(delta_rows(tmp_path / f"table-{state}"), expected) == shown(expected, expected)
 
 
+def lease_epoch(tmp_path: Path) -> int:
+    stored = lease_of(Repository(tmp_path / "job"), "mirror-sales.total")
+    assert stored is not None
+    return stored.lease.epoch
+
+
 def commits(tmp_path: Path, state: str = "total") -> list[str]:
     from deltalake import DeltaTable
 
@@ -72,8 +79,10 @@ def test_several_epochs_are_caught_up_with_in_one_commit(tmp_path: Path, job: Ha
         for cents in (1, 2, 3):
             job.send(Sale("ada", cents))
         assert mirror.lag == 3
+        assert lease_epoch(tmp_path) == 0
         assert mirror.catch_up() == 3
         assert mirror.lag == 0
+        assert lease_epoch(tmp_path) == 3
     assert totals(tmp_path) == {"ada": 11, "bob": 7}
     assert commits(tmp_path) == ["WRITE", "MERGE"]
 

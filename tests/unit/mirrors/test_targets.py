@@ -1,0 +1,178 @@
+"""Mirrors into each kind of target, through Python and through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import statekit as sk
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.rollback import plan
+from statekit.cli.mirror import target_of
+from statekit.testing import Harness
+from tests.support.invoked import invoked
+from tests.support.lake_tables import IcebergTable
+from tests.support.mirrors import delta_rows, file_rows, shown, state_rows
+from tests.support.postgres import PostgresSchema
+from tests.unit.mirrors.test_mirror import Sale, sales
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Harness:
+    harness = Harness(sales, checkpoint=tmp_path / "job", parallelism=2)
+    harness.send(Sale("ada", 5), Sale("bob", 7), Sale("eve", 9))
+    return harness
+
+
+def change(tmp_path: Path, job: Harness) -> None:
+    """Two epochs in which rows are added, replaced and removed."""
+    job.send(Sale("ada", 0), Sale("bob", 1))
+    job.send(Sale("max", 2), Sale("max", 3))
+
+
+def expected(tmp_path: Path, state: str) -> list[str]:
+    rows = state_rows(tmp_path / "job", "sales", state, None)
+    return shown(rows, rows)
+
+
+def like(tmp_path: Path, state: str) -> pa.Table:
+    return state_rows(tmp_path / "job", "sales", state, None)
+
+
+@pytest.mark.parametrize("state", ["total", "by_cents"])
+def test_an_iceberg_table_equals_its_state(tmp_path: Path, job: Harness, state: str) -> None:
+    table = IcebergTable(str(tmp_path / "warehouse"))
+    with sk.mirror(tmp_path / "job", f"sales.{state}", table.sink()) as mirror:  # type: ignore[arg-type]
+        mirror.catch_up()
+        change(tmp_path, job)
+        mirror.catch_up()
+        assert shown(table.read(), like(tmp_path, state)) == expected(tmp_path, state)
+        plan(Repository(tmp_path / "job"), 0).carry_out()
+        mirror.catch_up()
+    assert shown(table.read(), like(tmp_path, state)) == expected(tmp_path, state)
+    assert table.commits() <= 4
+
+
+def postgres_rows(postgres: PostgresSchema, table: str, names: list[str]) -> pa.Table:
+    rows = postgres.rows(f"SELECT {', '.join(map(json.dumps, names))} FROM {table}")
+    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
+
+
+def check_postgres(tmp_path: Path, postgres: PostgresSchema) -> None:
+    for state in ("total", "by_cents"):
+        rows = postgres_rows(postgres, state, like(tmp_path, state).column_names)
+        assert shown(rows, like(tmp_path, state)) == expected(tmp_path, state)
+
+
+def tables(postgres: PostgresSchema) -> dict[str, Any]:
+    return {
+        f"sales.{name}": sk.sinks.postgres(postgres.url, name) for name in ("total", "by_cents")
+    }
+
+
+def test_tables_of_one_database_change_in_one_transaction(
+    tmp_path: Path, job: Harness, postgres: PostgresSchema
+) -> None:
+    with sk.mirror(tmp_path / "job", tables(postgres), name="m") as mirror:
+        mirror.catch_up()
+        check_postgres(tmp_path, postgres)
+        change(tmp_path, job)
+        mirror.catch_up()
+    check_postgres(tmp_path, postgres)
+    changed = postgres.rows("SELECT DISTINCT xmin::text FROM _statekit_sinks")
+    assert len(changed) == 1
+    plan(Repository(tmp_path / "job"), 0).carry_out()
+    with sk.mirror(tmp_path / "job", tables(postgres), name="m") as mirror:
+        mirror.catch_up()
+    check_postgres(tmp_path, postgres)
+
+
+def test_tables_of_one_database_change_both_or_none(
+    tmp_path: Path, job: Harness, postgres: PostgresSchema
+) -> None:
+    with sk.mirror(tmp_path / "job", tables(postgres), name="m") as mirror:
+        mirror.catch_up()
+    before = state_rows(tmp_path / "job", "sales", "total", 0)
+    change(tmp_path, job)
+    postgres.rows("ALTER TABLE by_cents ADD CHECK (value <> 'max')")
+    with (
+        sk.mirror(tmp_path / "job", tables(postgres), name="m") as mirror,
+        pytest.raises(sk.ProcessError, match="by_cents_value_check"),
+    ):
+        mirror.catch_up()
+    rows = postgres_rows(postgres, "total", before.column_names)
+    assert shown(rows, before) == shown(before, before)
+    postgres.rows("ALTER TABLE by_cents DROP CONSTRAINT by_cents_value_check")
+    with sk.mirror(tmp_path / "job", tables(postgres), name="m") as mirror:
+        mirror.catch_up()
+    check_postgres(tmp_path, postgres)
+
+
+def test_a_table_of_postgres_that_was_dropped_is_written_again(
+    tmp_path: Path, job: Harness, postgres: PostgresSchema
+) -> None:
+    with sk.mirror(tmp_path / "job", tables(postgres), name="m") as mirror:
+        mirror.catch_up()
+    postgres.rows("DROP TABLE total")
+    change(tmp_path, job)
+    with sk.mirror(tmp_path / "job", tables(postgres), name="m") as mirror:
+        mirror.catch_up()
+    check_postgres(tmp_path, postgres)
+
+
+def test_a_column_of_postgres_gets_a_wider_type(
+    tmp_path: Path, job: Harness, postgres: PostgresSchema
+) -> None:
+    postgres.rows('CREATE TABLE total ("user" int PRIMARY KEY, value text, note text)')
+    sink = sk.sinks.postgres(postgres.url, "total")
+    with sk.mirror(tmp_path / "job", "sales.total", sink) as mirror:
+        mirror.catch_up()
+    rows = postgres.rows('SELECT "user", value, note FROM total ORDER BY 1')
+    assert rows == [("ada", 5, None), ("bob", 7, None), ("eve", 9, None)]
+
+
+# ------------------------------------------------------------------------------ the command line
+
+
+def test_the_command_mirrors_several_states(tmp_path: Path, job: Harness) -> None:
+    words = ("mirror", tmp_path / "job", "sales.total", "sales.by_cents", "--name", "m", "--to")
+    done = invoked(*words, f"delta:{tmp_path}/{{state}}")
+    assert (done.exit_code, done.output) == (0, "epoch 0\n")
+    change(tmp_path, job)
+    done = invoked(*words, f"delta:{tmp_path}/{{state}}", "--until", 2)
+    assert (done.exit_code, done.output) == (0, "epoch 2\n")
+    for state in ("total", "by_cents"):
+        rows = delta_rows(tmp_path / f"sales_{state}")
+        assert shown(rows, like(tmp_path, state)) == expected(tmp_path, state)
+
+
+def test_the_command_writes_files_and_logs(tmp_path: Path, job: Harness) -> None:
+    change(tmp_path, job)
+    words = ("mirror", tmp_path / "job", "sales.total", "--to", f"parquet:{tmp_path}/files")
+    assert invoked(*words).output == "epoch 2\n"
+    rows = file_rows(tmp_path / "files")
+    assert shown(rows, like(tmp_path, "total")) == expected(tmp_path, "total")
+
+
+@pytest.mark.parametrize(
+    ("to", "says"),
+    [
+        ("mysql:db", "give delta:PATH"),
+        ("delta", "give delta:PATH"),
+        ("iceberg:/warehouse", "the table is missing"),
+        ("postgres:postgresql://ada:secret@db/shop", "the table is missing"),
+    ],
+)
+def test_targets_that_cannot_be_are_refused_without_passwords(to: str, says: str) -> None:
+    with pytest.raises(sk.StateTypeError, match=says) as raised:
+        target_of(to, "sales.total", is_alone=True)
+    assert "secret" not in str(raised.value)
+
+
+def test_several_states_need_several_tables() -> None:
+    with pytest.raises(sk.StateTypeError, match="each state needs a table of its own"):
+        target_of("delta:/lake/all", "sales.total", is_alone=False)

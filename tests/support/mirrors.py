@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +15,29 @@ from statekit.checkpoint.repository import Repository
 from statekit.sinks.delta import Delta
 from statekit.sinks.lake.lake_columns import Writing
 from statekit.sinks.protocol.sink import Attempt, Receipt
+
+
+class Sale(NamedTuple):
+    """A sale; with 0 cents, what is stored for the user is cleared."""
+
+    user: str
+    cents: int
+
+
+@sk.process(key="user")
+def sales(
+    sale: Sale,
+    total: sk.ValueState[int],
+    by_cents: sk.MapState[int, str],
+    last: Annotated[sk.ListState[int], sk.TTL("1 hour")],
+) -> None:
+    if not sale.cents:
+        total.clear()
+        by_cents.clear()
+        return
+    total.update((total.get() or 0) + sale.cents)
+    by_cents[sale.cents] = sale.user
+    last.append(sale.cents)
 
 
 class Killed(BaseException):

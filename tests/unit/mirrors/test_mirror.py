@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import pytest
 
@@ -14,28 +14,16 @@ from statekit.checkpoint.leases.lease_files import lease_of
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.testing import Harness
-from tests.support.mirrors import DyingDelta, Killed, delta_rows, file_rows, shown, state_rows
-
-
-class Sale(NamedTuple):
-    user: str
-    cents: int
-
-
-@sk.process(key="user")
-def sales(
-    sale: Sale,
-    total: sk.ValueState[int],
-    by_cents: sk.MapState[int, str],
-    last: Annotated[sk.ListState[int], sk.TTL("1 hour")],
-) -> None:
-    if not sale.cents:
-        total.clear()
-        by_cents.clear()
-        return
-    total.update((total.get() or 0) + sale.cents)
-    by_cents[sale.cents] = sale.user
-    last.append(sale.cents)
+from tests.support.mirrors import (
+    DyingDelta,
+    Killed,
+    Sale,
+    delta_rows,
+    file_rows,
+    sales,
+    shown,
+    state_rows,
+)
 
 
 @pytest.fixture

@@ -16,9 +16,8 @@ from statekit.cli.mirror import target_of
 from statekit.testing import Harness
 from tests.support.invoked import invoked
 from tests.support.lake_tables import IcebergTable
-from tests.support.mirrors import delta_rows, file_rows, shown, state_rows
+from tests.support.mirrors import Sale, delta_rows, file_rows, sales, shown, state_rows
 from tests.support.postgres import PostgresSchema
-from tests.unit.mirrors.test_mirror import Sale, sales
 
 
 @pytest.fixture

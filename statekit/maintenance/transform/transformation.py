@@ -27,9 +27,6 @@ from statekit.query.tables.read import StateTable
 from statekit.shown import shown, type_name
 from statekit.watermark import BEGINNING
 
-RowsToWrite = Any  # Arrow has no types for mypy
-"""A record batch, a table, or an iterable of record batches or of `StateRow`."""
-
 _PIECE_ROWS = 4096
 
 
@@ -87,7 +84,12 @@ class Transformation:
     # ------------------------------------------------------------------------------- reading
 
     def read(
-        self, operator: str, state: str, *, columns: Sequence[str] | None = None
+        self,
+        operator: str,
+        state: str,
+        *,
+        columns: Sequence[str] | None = None,
+        wide_ints: bool = False,
     ) -> pa.RecordBatchReader:
         """Return the rows of a state as record batches, as `statekit.read` does.
 
@@ -95,14 +97,17 @@ class Transformation:
             operator: an operator of the old checkpoint.
             state: its state; "_timers" for timers, "_waiting" for buffered records.
             columns: the columns to read, in order; None for all.
+            wide_ints: give all ints the type decimal(20, 0), for states with ints of 2^63 or more.
 
         Raises:
-            QueryError: there is no such operator, state or column, or its values are pickled.
+            QueryError: there is no such operator, state or column, its values are pickled, or an
+                int needs `wide_ints`.
             CorruptCheckpointError: a file of the old checkpoint is missing or altered.
         """
         table = StateTable(self._source, operator, state)
         self._settled.add((operator, state))
-        return table.reader(columns=columns, allow_pickle=self._allow_pickle)
+        pickle = self._allow_pickle
+        return table.reader(columns=columns, wide_ints=wide_ints, allow_pickle=pickle)
 
     def rows(
         self, operator: str, state: str, *, of: AnyProcess | None = None
@@ -193,7 +198,12 @@ class Transformation:
         self._new(operator if to is None else to, "copy").copy(Copied(record, families))
         self._settled.update((operator, name) for name in names)
 
-    def write(self, operator: str, state: str, rows: RowsToWrite) -> None:
+    def write(
+        self,
+        operator: str,
+        state: str,
+        rows: pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch] | Iterable[StateRow],
+    ) -> None:
         """Add rows to a state of the new job, in any order. It may be called several times.
 
         Rows of one key and place are combined by a `ReducingState`, and by an `AggregatingState`

@@ -192,6 +192,25 @@ def test_a_transform_that_changes_nothing_is_no_difference(
                 assert before == after
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["copied", "by columns", "by records"])
+def test_a_checkpoint_with_a_rollback_and_shards_of_slices_is_transformed(
+    tmp_path: Path, way: Way
+) -> None:
+    full_checkpoint.make(Repository(tmp_path / "old"))
+    job, new = full_checkpoint.job(), tmp_path / "new"
+    for epoch in (3, 4, 5):
+        result = unchanged(job, way).run(tmp_path / "old", new / f"{epoch}", epoch=epoch)
+        assert verify(Repository(new / f"{epoch}")).findings == []
+        found = compare(EpochSource(tmp_path / "old", epoch), EpochSource(new / f"{epoch}"))
+        if way == "copied":
+            assert found.is_same
+        assert [state for state in found.states if state.added] == []
+        assert (
+            result.manifest.parallelism == Repository(tmp_path / "old").manifest(epoch).parallelism
+        )
+
+
 ALL_STATES = {
     "keep": ["last", "brief", "seen", "by_n", "total", "_timers"],
     "keep_in_order": ["seen", "_timers", "_waiting"],
@@ -600,6 +619,30 @@ def test_values_that_are_pickled_state_of_shards_and_lifetimes_are_written_as_ty
     assert [row["value"] for row in entries(new, "kinds", "largest")] == [9]
     assert [row["value"] for row in entries(new, "kinds", "count")] == [7]
     assert [row["shard"] for row in entries(new, "kinds", "rates")] == [0, 1]
+
+
+class Large(NamedTuple):
+    order: str
+    size: int
+
+
+@sk.process(key="order")
+def sizes(large: Large, size: sk.ValueState[int]) -> None:
+    size.update(large.size)
+
+
+def test_ints_of_64_bits_without_a_sign_are_read_and_written(tmp_path: Path) -> None:
+    job = sk.Job("sizes")
+    job.source("large", Large).process(sizes)
+    records = [Large("a", 2**64 - 1), Large("b", 1)]
+    job.run({"large": records}, checkpoint=tmp_path / "old", drain=False)
+
+    @sk.transform(job)
+    def wide(old: sk.Transformation) -> None:
+        old.write("sizes", "size", old.read("sizes", "size", wide_ints=True))
+
+    wide.run(tmp_path / "old", into=tmp_path / "new")
+    assert difference(tmp_path / "old", tmp_path / "new").is_same
 
 
 def test_timers_are_columns_too(old: Path) -> None:

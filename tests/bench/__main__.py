@@ -19,6 +19,7 @@ from rich.table import Table
 from statekit.clock import now_us
 from statekit.timestamp import instant
 from tests.bench import (
+    bootstrap,
     checks,
     durability,
     first_epoch,
@@ -64,6 +65,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "ttl": shard_alone.state_that_expires,
     "rescale": rescale.rescaling,
     "transform": transform.rekeying,
+    "bootstrap": bootstrap.bootstrapped,
     **opening.BENCHMARKS,
     "tables": tables.tables,
     "durability-commit": durability.commits,

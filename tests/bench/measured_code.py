@@ -31,7 +31,7 @@ _FOLDERS: dict[str, tuple[str, ...]] = {
     "kafka": (*_SHARD, "job", "connectors", "sinks", "sources"),
     **dict.fromkeys(("lake", "postgres"), ("connectors", "records", "sinks")),
     "nexmark-duckdb": (*_SHARD, "job", "sinks", "sources"),
-    "rescale": (*_SHARD, "maintenance"),
+    **dict.fromkeys(("bootstrap", "rescale"), (*_SHARD, "maintenance")),
     **dict.fromkeys(
         ("spark", "nexmark", "placement", "transforms", "timers", "ordered", "first", "shards"),
         _SPARK,

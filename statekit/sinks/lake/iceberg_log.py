@@ -182,8 +182,8 @@ class IcebergLog(TableLog):
         if writing.delete is not None:
             deleted = rows.column(writing.delete).fill_null(False)
             rows = rows.filter(pc.invert(deleted)).drop_columns([writing.delete])
-        written.append(rows)
-        added = [self._written(part, stamp.epoch) for part in written if part.num_rows]
+        parts = [*_together(written), rows]
+        added = [self._written(part, stamp.epoch) for part in parts if part.num_rows]
         self._commit(stamp, added, removed)
 
     def restore(self, stamp: Stamp, version: Snapshot) -> bool:
@@ -298,6 +298,20 @@ class IcebergLog(TableLog):
         if names:
             with self.table.update_schema() as update:
                 update.union_by_name(schema)
+
+
+def _together(parts: Sequence[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows of small files together, so that the number of files does not grow with each
+    epoch.
+    """
+    small = [part for part in parts if part.nbytes < _SMALL_BYTES]
+    yield from (part for part in parts if part.nbytes >= _SMALL_BYTES)
+    if small:
+        yield pa.concat_tables(small)
+
+
+_SMALL_BYTES = 64 << 20
+"""Rows of files that are rewritten and have fewer bytes in memory are joined to one file."""
 
 
 def _key_range(rows: pa.Table, writing: Writing) -> BooleanExpression:

@@ -1,0 +1,76 @@
+"""Mirrors: the time from the commit of an epoch until the table has its changes.
+
+Epochs change 10,000 of 100,000 keys. The mirror polls without a pause, in this process, so the time
+is that of its step: by the clock, since waiting for a disk or a server is a part of it, and as CPU
+of this process.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import statekit as sk
+from statekit.sinks.protocol.sink import TableSink
+from statekit.testing import Harness
+from tests.bench.peers.environments import NotAvailable
+from tests.bench.report import Arm, Row
+from tests.support.postgres import PostgresServer
+
+KEYS, CHANGES, EPOCHS = 100_000, 10_000, 9
+_DURABLE = "the rows in the table, committed"
+
+
+class Order(NamedTuple):
+    customer: int
+    cents: int
+
+
+@sk.process(key="customer")
+def spending(order: Order, total: sk.ValueState[int]) -> None:
+    total.update((total.get() or 0) + order.cents)
+
+
+def _row(name: str, made: Callable[[Path], TableSink]) -> Row:
+    chosen = random.Random(7)
+    with tempfile.TemporaryDirectory(prefix="statekit-bench-") as home:
+        place = Path(home)
+        job = Harness(spending, checkpoint=place / "job", parallelism=2)
+        job.send(*(Order(key, 1) for key in range(KEYS)))
+        walls, cpus = [], []
+        with sk.mirror(place / "job", "spending.total", made(place)) as mirror:
+            mirror.catch_up()
+            for _ in range(EPOCHS + 1):
+                job.send(*(Order(key, 1) for key in chosen.sample(range(KEYS), CHANGES)))
+                began, cpu = time.perf_counter(), time.process_time()
+                mirror.step()
+                walls.append(time.perf_counter() - began)
+                cpus.append(time.process_time() - cpu)
+    wall, cpu, worst = statistics.median(walls[1:]), statistics.median(cpus[1:]), max(walls[1:])
+    arm = Arm(f"mirror into {name}", cpu, _DURABLE, CHANGES, turns=tuple(cpus[1:]))
+    result = f"{wall:.2f} s by the clock, at most {worst:.2f} s; {cpu:.2f} s of CPU"
+    return Row(f"mirror into {name}, {CHANGES:,} changes", result, "within 1 s", (arm,))
+
+
+def into_targets() -> list[Row]:
+    """Mirrors into each target."""
+    rows = [
+        _row("Delta Lake", lambda home: sk.sinks.delta(home / "table")),
+        _row("Iceberg", lambda home: sk.sinks.iceberg("shop.total", warehouse=home / "lake")),
+    ]
+    try:
+        server = PostgresServer(None)
+    except RuntimeError as error:
+        raise NotAvailable(str(error)) from error
+    with server:
+        schema = server.new_schema()
+        rows.append(_row("PostgreSQL", lambda home: sk.sinks.postgres(schema.url, "total")))
+    return rows
+
+
+BENCHMARKS = {"mirror": into_targets}

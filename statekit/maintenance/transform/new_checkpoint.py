@@ -180,10 +180,13 @@ class NewCheckpoint:
         self._store.remove([paths.TRANSFORM])
 
     def withdraw(self) -> None:
-        """Remove the files of an attempt that failed. The mark stays."""
+        """Remove the rows of an attempt that failed.
+
+        The mark stays, and so does the job file, which another attempt may have found.
+        """
         objects = self._objects
         if objects is not None and self._store.latest_epoch() is None:
-            self._store.collect(path for path in objects.written if path != paths.TRANSFORM)
+            self._store.collect(path for path in objects.written if path.startswith(paths.DATA))
 
 
 def _renamed(

@@ -84,7 +84,7 @@ class MirroredState:
         if outputs == self.outputs:
             return
         if self._mode == "changes":
-            self._sink = self._given
+            self._sink = self._given.appending()
             self._sink.begin(outputs)
         else:
             keys = [*table.key_names, *table.place_names]

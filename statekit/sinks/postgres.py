@@ -121,6 +121,9 @@ class Postgres(TableSink):
     def by_key(self, key: Sequence[str], delete: str) -> Postgres:
         return replace(self, mode="upsert", key=tuple(key), delete=delete)
 
+    def appending(self) -> Postgres:
+        return replace(self, mode="append", key=(), delete=None)
+
     def last_epoch(self, outputs: Outputs) -> int | None:
         run = self._run(outputs)
         if run.is_of_new_table:

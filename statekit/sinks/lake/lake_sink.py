@@ -71,6 +71,9 @@ class LakeSink(TableSink):
     def by_key(self, key: Sequence[str], delete: str) -> LakeSink:
         return self.with_writing(Writing("upsert", tuple(key), delete))
 
+    def appending(self) -> LakeSink:
+        return self.with_writing(Writing())
+
     def last_epoch(self, outputs: Outputs) -> int | None:
         with self.failures():
             return self.log(outputs).epoch

@@ -221,6 +221,10 @@ class TableSink(Sink):
         """
         return None
 
+    def appending(self) -> TableSink:
+        """Return this sink with rows that are only added."""
+        return self
+
     @property
     def transactions(self) -> object:
         """What the transactions of the target belong to: sinks in which it is equal can publish

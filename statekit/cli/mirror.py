@@ -38,6 +38,9 @@ def mirror_states(
     ] = False,
     until: Annotated[int | None, typer.Option(help="Follow up to this epoch.")] = None,
     name: Annotated[str | None, typer.Option(help="Of the mirror; made of the states.")] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the rows of a table that others wrote.")
+    ] = False,
     token: Annotated[
         str | None, typer.Option(help="A text by which a new run takes over at once.")
     ] = None,
@@ -54,6 +57,7 @@ def mirror_states(
         targets,
         mode=form,
         name=name,
+        replace=replace,
         token=token,
         wide_ints=wide_ints,
         allow_pickle=allow_pickle,

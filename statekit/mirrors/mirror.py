@@ -74,6 +74,7 @@ def mirror(
     *,
     mode: Form = "table",
     name: str | None = None,
+    replace: bool = False,
     poll: Any = None,
     lease_ttl: dt.timedelta | str = LEASE_TTL,
     token: str | None = None,
@@ -84,8 +85,7 @@ def mirror(
 ) -> Mirror:
     """Return a mirror: a table that equals a state at an epoch, and follows it.
 
-    Nothing is written before the first step. The mirror owns its table: its first step replaces all
-    rows that are there.
+    Nothing is written before the first step. Only the mirror may write its table.
 
     Parameters:
         checkpoint: a directory, an object store URL or an open repository.
@@ -95,6 +95,7 @@ def mirror(
         mode: "table" for the rows of the state; "changes" for a log of all changes.
         name: of the mirror, under which the checkpoint keeps its position and its lease. None for a
             name made of the states. Two mirrors of one state need two names.
+        replace: replace the rows of a table that has rows of others. None of them are kept.
         poll: the time between two requests for a new epoch; a timedelta or text. None for 20
             milliseconds on a local disk, and a second on an object store.
         lease_ttl: time to keep the epochs of the mirror after it has stopped; a timedelta or text.
@@ -150,7 +151,7 @@ def mirror(
             changes.rows(latest)  # raises if the checkpoint does not have the state
         options = rocksdb or RocksOptions()
         mirrored.append(MirroredState(changes, operator, state, sink, mode, directory, options))
-    return Mirror(epochs, mirrored, name, mode, epochs.poll_s(poll), lease_ttl, token)
+    return Mirror(epochs, mirrored, name, mode, epochs.poll_s(poll), lease_ttl, token, replace)
 
 
 def _given_sinks(
@@ -214,8 +215,9 @@ class Mirror(Closing):
         poll_s: float,
         lease_ttl: dt.timedelta | str,
         token: str | None,
+        replace: bool,
     ) -> None:
-        self.name = name
+        self.name, self._replaces = name, replace
         self._epochs, self._repository = epochs, epochs.repository
         self._states, self._mode = states, mode
         self._poll_s, self._lease_ttl, self._token = poll_s, lease_ttl, token
@@ -459,6 +461,8 @@ class Mirror(Closing):
         self._hold((step.before or step.last).epoch)
         for state in self._states:
             self._prepare(state, step.last)
+            if state.name in step.whole and not self._replaces and self._mode == "table":
+                state.check_own()
         number = step.number
         if number is None:
             known = [-1 if state.last is None else state.last for state in self._states]

@@ -12,7 +12,7 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.state_kinds import RowShape
-from statekit.errors import StateTypeError
+from statekit.errors import StateSchemaError, StateTypeError
 from statekit.query.changes.change_table import DELETED, Form
 from statekit.query.changes.resolved_changes import Resolver
 from statekit.query.changes.state_changes import StateChanges, StoredChanges
@@ -93,6 +93,20 @@ class MirroredState:
         if self.outputs is None or checkpoint != self.outputs.checkpoint:
             self.last = self._sink.last_epoch(outputs)
         self.outputs = outputs
+
+    def check_own(self) -> None:
+        """Check that the table has no rows of others, before all of them are replaced.
+
+        Raises:
+            StateSchemaError: it has.
+        """
+        assert self.outputs is not None, "it was prepared"
+        if self.last is None and self.sink.has_rows(self.outputs):
+            raise StateSchemaError(
+                f"the table for {self.name} has rows that this mirror has not written. Nothing was "
+                "changed: choose another table, or pass replace=True (--replace) to replace its "
+                "rows"
+            )
 
     @property
     def is_always_whole(self) -> bool:

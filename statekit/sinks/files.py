@@ -68,6 +68,9 @@ class Files(TableSink):
             self._store.put_file(staged, file)
         return {"staged": staged}
 
+    def has_rows(self, outputs: Outputs) -> bool:
+        return bool(self._published())
+
     def last_epoch(self, outputs: Outputs) -> int | None:
         return max(self._published().values(), default=None)
 

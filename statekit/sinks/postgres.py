@@ -121,6 +121,11 @@ class Postgres(TableSink):
     def by_key(self, key: Sequence[str], delete: str) -> Postgres:
         return replace(self, mode="upsert", key=tuple(key), delete=delete)
 
+    def has_rows(self, outputs: Outputs) -> bool:
+        statement = f"SELECT EXISTS (SELECT FROM {self._target(outputs).name})"
+        run = self.database.transaction
+        return bool(run(_user(outputs), lambda session: session.rows(statement)[0][0]))
+
     def appending(self) -> Postgres:
         return replace(self, mode="append", key=(), delete=None)
 

@@ -82,6 +82,10 @@ class DeltaLog(TableLog):
                     is_own = note["sink"] == self._application
                     yield seen, Note(**note["commit"]) if is_own else None
 
+    @property
+    def has_files(self) -> bool:
+        return bool(self.table.file_uris())
+
     def files(self, epochs: EpochRanges) -> list[Any]:
         actions = pa.table(self.table.get_add_actions(flatten=True))
         paths, sizes = (actions.column(name).to_pylist() for name in ("path", "size_bytes"))

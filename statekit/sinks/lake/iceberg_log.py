@@ -140,6 +140,10 @@ class IcebergLog(TableLog):
         rows, files = (int(found[f"statekit.{name}"]) for name in ("rows", "files"))
         return Note(found["statekit.id"], None if epoch is None else int(epoch), rows, files)
 
+    @property
+    def has_files(self) -> bool:
+        return bool(self._live(self.table.current_snapshot()))
+
     def files(self, epochs: EpochRanges) -> list[Any]:
         return [
             file

@@ -85,6 +85,11 @@ class TableLog(ABC):
         commits of others.
         """
 
+    @property
+    @abstractmethod
+    def has_files(self) -> bool:
+        """Whether the table has any data files."""
+
     @abstractmethod
     def files(self, epochs: EpochRanges) -> list[Any]:
         """Return the files in the table that this sink has added for some epochs."""

@@ -71,6 +71,10 @@ class LakeSink(TableSink):
     def by_key(self, key: Sequence[str], delete: str) -> LakeSink:
         return self.with_writing(Writing("upsert", tuple(key), delete))
 
+    def has_rows(self, outputs: Outputs) -> bool:
+        with self.failures():
+            return self.log(outputs).has_files
+
     def appending(self) -> LakeSink:
         return self.with_writing(Writing())
 

@@ -221,6 +221,10 @@ class TableSink(Sink):
         """
         return None
 
+    @abstractmethod
+    def has_rows(self, outputs: Outputs) -> bool:
+        """Return whether the table has any rows, of whichever writer. The table was prepared."""
+
     def appending(self) -> TableSink:
         """Return this sink with rows that are only added."""
         return self

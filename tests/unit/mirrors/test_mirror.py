@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
@@ -243,6 +245,19 @@ def test_another_run_of_a_mirror_fences_the_one_before(tmp_path: Path, job: Harn
             first.catch_up()
         second.catch_up()
     assert totals(tmp_path) == {"ada": 6}
+
+
+def test_a_table_with_rows_of_others_is_replaced_only_on_demand(
+    tmp_path: Path, job: Harness
+) -> None:
+    job.send(Sale("ada", 5))
+    write_deltalake(tmp_path / "table-total", pa.table({"user": ["others"], "value": [1]}))
+    with mirrored(tmp_path) as mirror, pytest.raises(sk.StateSchemaError, match="--replace"):
+        mirror.catch_up()
+    assert totals(tmp_path) == {"others": 1}
+    with mirrored(tmp_path, replace=True) as mirror:
+        mirror.catch_up()
+    assert totals(tmp_path) == {"ada": 5}
 
 
 def test_another_mode_needs_another_name(tmp_path: Path, job: Harness) -> None:

@@ -127,8 +127,14 @@ def test_a_column_of_postgres_gets_a_wider_type(
     tmp_path: Path, job: Harness, postgres: PostgresSchema
 ) -> None:
     postgres.rows('CREATE TABLE total ("user" int PRIMARY KEY, value text, note text)')
+    postgres.rows("INSERT INTO total VALUES (1, 'of others', '')")
     sink = sk.sinks.postgres(postgres.url, "total")
-    with sk.mirror(tmp_path / "job", "sales.total", sink) as mirror:
+    with (
+        sk.mirror(tmp_path / "job", "sales.total", sink) as mirror,
+        pytest.raises(sk.StateSchemaError, match="has rows that this mirror has not written"),
+    ):
+        mirror.catch_up()
+    with sk.mirror(tmp_path / "job", "sales.total", sink, replace=True) as mirror:
         mirror.catch_up()
     rows = postgres.rows('SELECT "user", value, note FROM total ORDER BY 1')
     assert rows == [("ada", 5, None), ("bob", 7, None), ("eve", 9, None)]

@@ -22,6 +22,7 @@ from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.keygroup import key_group, pack_group
 from statekit.query.rows.reader import CheckpointReader
 from statekit.query.rows.state_rows import expiry_time_us
+from statekit.query.tables.as_of import STATES_OF_HISTORY, StoreAsOf
 from statekit.query.tables.columns import with_text
 from statekit.query.tables.packed_bytes import RowBatch, row_batches
 from statekit.query.tables.row_parts import Family
@@ -30,6 +31,7 @@ from statekit.query.tables.table import TooWide, table_for_reading
 from statekit.shown import shown
 from statekit.state.ttl import expired_until
 from statekit.stored_types import encoded_keys, key_schema
+from statekit.watermark import BEGINNING
 from statekit.working_copy.unpacked_shard import ShardRows
 
 WideInts = bool | Literal["text"]
@@ -50,6 +52,7 @@ def read(
     columns: Sequence[str] | None = None,
     wide_ints: WideInts = False,
     allow_pickle: bool = False,
+    as_of: pa.Table | None = None,
 ) -> pa.RecordBatchReader:
     """Return the rows of a state after an epoch as record batches.
 
@@ -68,6 +71,9 @@ def read(
             decimal(20, 0), and "text" makes them text, for tools without such decimals.
         allow_pickle: unpickle values. Unpickling can run any code that the writer of the checkpoint
             chose.
+        as_of: a table with the columns of the key, and `at`, a time. The state is `value` of a
+            store with `history=`. The result is this table with the value that each key had then,
+            and `status`, as answers of `get(as_of=)` have it. Only `epoch` may be given, too.
 
     Returns:
         A reader whose schema depends only on the stored types.
@@ -93,6 +99,8 @@ def read(
     >>> checkpoint.cleanup()
     """
     source = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
+    if as_of is not None:
+        return source.as_of(as_of).to_reader()
     return source.reader(key=key, columns=columns, wide_ints=wide_ints, allow_pickle=allow_pickle)
 
 
@@ -109,6 +117,7 @@ class StateTable:
     """
 
     def __init__(self, checkpoint: CheckpointReader, operator: str, state: str) -> None:
+        self._checkpoint = checkpoint
         self._repository, self._manifest = checkpoint.repository, checkpoint.manifest
         self._operator: OperatorRecord = checkpoint.operator(operator)
         if state not in self._operator.holds:
@@ -166,6 +175,25 @@ class StateTable:
                         yield batch.cast(schema) if wide_ints == "text" else batch
 
         return pa.RecordBatchReader.from_batches(schema, filled())
+
+    def as_of(self, wanted: pa.Table) -> pa.Table:
+        """Return a table with the values that its keys had at its times. See `read`.
+
+        Raises:
+            QueryError: the state is not `value` of a store with a history, or a column is missing.
+        """
+        own = (self.family.name, *(state.name for state in self._operator.states))
+        epoch = self._manifest.operators.get(self._operator.name)
+        if own != ("value", *STATES_OF_HISTORY) or epoch is None:
+            raise QueryError(
+                f"{self.place} has no past values: as_of= reads `value` of a KVStore with history="
+            )
+        value, since, former = (
+            StateTable(self._checkpoint, self._operator.name, name) for name in STATES_OF_HISTORY
+        )
+        now_us = BEGINNING if epoch.watermark_us is None else epoch.watermark_us
+        with self._located():
+            return StoreAsOf(value, since, former, now_us).joined(wanted)
 
     def schema(self, *, wide_ints: bool = False, allow_pickle: bool = False) -> pa.Schema:
         """Return the schema of the record batches.

@@ -401,7 +401,7 @@ def timestamp_reader(arrow: Any) -> Read:
     """
     if arrow.tz is None:
         return _with_nulls(_naive, True, "")
-    zone = pa.scalar(0, pa.timestamp("us", arrow.tz)).as_py().tzinfo
+    zone = pa.lib.string_to_tzinfo(arrow.tz)  # a scalar would import pandas
 
     def zoned(array: Any) -> list[Any]:
         return list(map(dt.datetime.astimezone, _utc(array), itertools.repeat(zone)))

@@ -99,9 +99,10 @@ DOORS = {
     "numpy": {
         "codec/vectorized.py",
         "backend/change_file_sums.py",
+        "backend/divided_rows.py",
         "job/joins",
         "job/windows",
-        "maintenance/transform",
+        "maintenance",
         "query",
         "records/panes.py",
         "sinks/database/postgres_columns.py",

@@ -9,8 +9,8 @@ pass over the stored bytes, and only the values that were found are decoded.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,9 +29,6 @@ from statekit.query.tables.table_rows import check_columns
 from statekit.stored_types import key_schema
 from statekit.timestamp import TIME_BYTES
 
-if TYPE_CHECKING:
-    from statekit.query.tables.read import StateTable
-
 AT = "at"
 """The column with the time that is asked for."""
 
@@ -40,6 +37,19 @@ STATES_OF_HISTORY = ("value", "since", "former")
 
 _NO_ROW = b"\xc0"
 """A row that is decoded to null."""
+
+
+class RowsOfState(Protocol):
+    """The stored rows of a state after an epoch."""
+
+    family: Family
+
+    @property
+    def expired_until(self) -> int | None:
+        """Last write time of rows that had expired; None if no rows expire."""
+
+    def batches(self) -> Iterable[RowBatch]:
+        """Return all rows."""
 
 
 class StoreAsOf:
@@ -53,7 +63,7 @@ class StoreAsOf:
     """
 
     def __init__(
-        self, value: StateTable, since: StateTable, former: StateTable, now_us: int
+        self, value: RowsOfState, since: RowsOfState, former: RowsOfState, now_us: int
     ) -> None:
         self._value, self._since, self._former = value, since, former
         self._now_us = now_us
@@ -155,7 +165,7 @@ class StoreAsOf:
                 of_key.rows.append(row)
         return found
 
-    def _present(self, state: StateTable, number_of: dict[bytes, int]) -> pa.Array:
+    def _present(self, state: RowsOfState, number_of: dict[bytes, int]) -> pa.Array:
         """Return the present value of each key, in the order of their numbers."""
         rows = [_NO_ROW] * len(number_of)
         for batch in state.batches():

@@ -35,6 +35,16 @@ def local_path(url: str | Path) -> Path | None:
     return None if "://" in url else Path(url)
 
 
+def same_place(url: str | Path) -> str:
+    """Return a text that is equal for all ways to write one location.
+
+    >>> same_place("/tmp/../data/") == same_place("file:///data")
+    True
+    """
+    path = local_path(url)
+    return remote_url(str(url)).rstrip("/") if path is None else path.resolve().as_uri()
+
+
 def _path_of_file_url(url: str) -> Path:
     """Return the path of a `file:` URL, which has no host, no query and no fragment.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from statekit.cli.tables import say
 from statekit.errors import StateTypeError
 from statekit.mirrors.mirror import Mirror, mirror
 from statekit.query.changes.change_table import Form
+from statekit.query.changes.feed import LEASE_TTL
 from statekit.sinks.protocol.sink import TableSink
 
 _STATE = "{state}"
@@ -44,6 +46,15 @@ def mirror_states(
     token: Annotated[
         str | None, typer.Option(help="A text by which a new run takes over at once.")
     ] = None,
+    lease_ttl: Annotated[
+        str, typer.Option(help="Time to keep the epochs of the mirror after it has stopped.")
+    ] = LEASE_TTL,
+    poll: Annotated[
+        str | None, typer.Option(help="Time between two requests for a new epoch, such as 5s.")
+    ] = None,
+    directory: Annotated[
+        Path | None, typer.Option(help="Of the local copy of rows; the default is TMPDIR.")
+    ] = None,
     wide_ints: WideInts = False,
     allow_pickle: AllowPickle = False,
 ) -> None:
@@ -59,6 +70,9 @@ def mirror_states(
         name=name,
         replace=replace,
         token=token,
+        lease_ttl=lease_ttl,
+        poll=poll,
+        directory=directory,
         wide_ints=wide_ints,
         allow_pickle=allow_pickle,
     ) as mirrored:

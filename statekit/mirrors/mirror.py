@@ -160,21 +160,29 @@ def _given_sinks(
     """Return the sink of each state.
 
     Raises:
-        StateTypeError: there is none, or it is no sink of tables.
+        StateTypeError: there is none, it is no sink of tables, or two states have one table.
     """
     if isinstance(states, str) != (to is not None) or not states:
         raise StateTypeError(
             "mirror() takes one state and to= its sink, or a sink for each of several states, as a "
             "dict"
         )
-    given = {states: to} if isinstance(states, str) else states
+    given: Any = {states: to} if isinstance(states, str) else states
+    targets: dict[object, str] = {}
     for state, sink in given.items():
-        if not isinstance(sink, TableSink):
+        if not isinstance(sink, TableSink) or not sink.is_table:
             raise StateTypeError(
                 f"mirror() of {state}: {shown(sink, 100)} is no sink of a table: choose "
                 "sinks.delta, sinks.iceberg, sinks.postgres or sinks.parquet"
             )
-    return given  # type: ignore[return-value]
+        other = targets.setdefault(sink.target, state)
+        if other != state:
+            raise StateTypeError(
+                f"mirror() of {other} and {state}: both have one table, in which the rows of one "
+                "would replace those of the other. Nothing was written: give each state a table of "
+                "its own"
+            )
+    return dict(given)
 
 
 @dataclass(frozen=True)
@@ -235,11 +243,21 @@ class Mirror(Closing):
 
     @property
     def lag(self) -> int:
-        """The number of committed epochs that the tables do not have yet."""
+        """The number of committed epochs that the tables do not have yet.
+
+        Before the first step, it counts from the last step that an earlier run has begun.
+        """
         latest = self._repository.latest_epoch()
         if latest is None:
             return 0
-        return latest + 1 if self._at is None else max(latest - self._at.epoch, 0)
+        at = self._stored_epoch() if self.epoch is None else self.epoch
+        return latest + 1 if at is None else max(latest - at, 0)
+
+    def _stored_epoch(self) -> int | None:
+        """Return the epoch after the last step that an earlier run has begun; None if none has."""
+        found = stored_position(self._repository, self.name)
+        end = None if found is None else EpochId.of_text(found.end)
+        return None if end is None else end.epoch
 
     # ---------------------------------------------------------------------------------- the user
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from statekit.checkpoint.object_store import StoreOptions, sync_path
 from statekit.checkpoint.store import Store
+from statekit.checkpoint.store_url import same_place
 from statekit.errors import ConnectorError, StatekitError
 from statekit.optional_packages import check_installed
 from statekit.sinks.lake.delta_files import NanColumns, added_files, new_file_name, statistics
@@ -44,6 +45,10 @@ class Delta(LakeSink):
     @property
     def directory(self) -> str | None:
         return self.path.rstrip("/") if self.writing.mode == "overwrite" else None
+
+    @property
+    def target(self) -> object:
+        return same_place(self.path)
 
     @cached_property
     def store(self) -> Store:

@@ -13,6 +13,7 @@ from typing import IO, Literal
 import pyarrow as pa
 
 from statekit.checkpoint.store import Store, in_parallel
+from statekit.checkpoint.store_url import same_place
 from statekit.clock import unique_id
 from statekit.errors import RestoreError
 from statekit.records.json_rows import flat, json_documents
@@ -43,6 +44,14 @@ class Files(TableSink):
     @property
     def directory(self) -> str:
         return self.path.rstrip("/")
+
+    @property
+    def target(self) -> object:
+        return same_place(self.path)
+
+    @property
+    def is_table(self) -> bool:
+        return self.format == "parquet"
 
     @cached_property
     def _store(self) -> Store:

@@ -53,6 +53,11 @@ class Iceberg(LakeSink):
     _location: str = field(default="", init=False, repr=False, compare=False)
     _columns: pa.Schema | None = field(default=None, init=False, repr=False, compare=False)
 
+    @property
+    def target(self) -> object:
+        catalog = self.catalog if isinstance(self.catalog, str) else frozenset(self.catalog.items())
+        return catalog, self.table
+
     @cached_property
     def store(self) -> Store:
         assert self._location, "a run begins its sinks"
@@ -198,5 +203,5 @@ def _in_warehouse(warehouse: str) -> dict[str, str]:
             f"warehouse={warehouse!r} is no local directory, and the catalog in a file needs one: "
             "give catalog= the properties of a catalog, with this address as its 'warehouse'"
         )
-    root = path.absolute()
+    root = path.resolve()
     return {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}"}

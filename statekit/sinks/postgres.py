@@ -118,6 +118,14 @@ class Postgres(TableSink):
         assert self._runs is not None, "the driver begins"
         self._runs[outputs.checkpoint, outputs.sink] = run
 
+    @property
+    def target(self) -> object:
+        names = name_parts(self.table)
+        return self.database.place.rpartition("@")[2], names if len(names) > 1 else (
+            "public",
+            *names,
+        )
+
     def by_key(self, key: Sequence[str], delete: str) -> Postgres:
         return replace(self, mode="upsert", key=tuple(key), delete=delete)
 

@@ -204,6 +204,16 @@ class TableSink(Sink):
         """
         self.begin(outputs)
 
+    @property
+    @abstractmethod
+    def target(self) -> object:
+        """The place of the table. It is equal for sinks that write to one table."""
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the rows have types, so that the target is a table."""
+        return True
+
     @abstractmethod
     def last_epoch(self, outputs: Outputs) -> int | None:
         """Return the last epoch that is in the table; None if there is none. The table was

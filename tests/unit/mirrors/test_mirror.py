@@ -77,6 +77,19 @@ def test_several_epochs_are_caught_up_with_in_one_commit(tmp_path: Path, job: Ha
     assert commits(tmp_path) == ["WRITE", "MERGE"]
 
 
+def test_the_lag_before_the_first_step_counts_from_the_run_before(
+    tmp_path: Path, job: Harness
+) -> None:
+    job.send(Sale("ada", 5))
+    job.send(Sale("ada", 5))
+    with mirrored(tmp_path) as mirror:
+        assert mirror.lag == 2
+        mirror.catch_up()
+    job.send(Sale("ada", 1))
+    with mirrored(tmp_path) as mirror:
+        assert mirror.lag == 1
+
+
 def test_a_mirror_waits_for_the_first_epoch(tmp_path: Path, job: Harness) -> None:
     with mirrored(tmp_path) as mirror:
         assert mirror.catch_up() is None
@@ -280,6 +293,9 @@ def test_arguments_that_cannot_be_are_refused(tmp_path: Path, job: Harness) -> N
         sk.mirror(place, "total", table)
     with pytest.raises(sk.StateTypeError, match="is no sink of a table"):
         sk.mirror(place, "sales.total", sk.sinks.console())  # type: ignore[arg-type]
+    for files in (sk.sinks.csv(tmp_path / "t"), sk.sinks.json_lines(tmp_path / "t")):
+        with pytest.raises(sk.StateTypeError, match="is no sink of a table"):
+            sk.mirror(place, "sales.total", files)
     with pytest.raises(sk.StateTypeError, match="mode='log'"):
         sk.mirror(place, "sales.total", table, mode="log")  # type: ignore[arg-type]
     with pytest.raises(sk.QueryError, match="no state 'lost'"):

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import statekit as sk
+from statekit.checkpoint.leases.lease_files import lease_of
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.cli.mirror import target_of
@@ -54,6 +55,21 @@ def test_an_iceberg_table_equals_its_state(tmp_path: Path, job: Harness, state: 
         mirror.catch_up()
     assert shown(table.read(), like(tmp_path, state)) == expected(tmp_path, state)
     assert table.commits() <= 4
+
+
+def test_two_states_in_one_table_are_refused(tmp_path: Path, job: Harness) -> None:
+    path, url = tmp_path / "t", "postgresql://db/shop"
+    pairs: list[tuple[Any, Any]] = [
+        (sk.sinks.delta(path), sk.sinks.delta(f"{path}/")),
+        (sk.sinks.parquet(path), sk.sinks.parquet(tmp_path / "x" / ".." / "t")),
+        (sk.sinks.parquet(path), sk.sinks.delta(path)),
+        (IcebergTable(str(path)).sink(), IcebergTable(str(path)).sink()),
+        (sk.sinks.postgres(url, "t"), sk.sinks.postgres(url, "public.t")),
+    ]
+    for one, other in pairs:
+        with pytest.raises(sk.StateTypeError, match="both have one table"):
+            sk.mirror(tmp_path / "job", {"sales.total": one, "sales.by_cents": other})
+    assert not path.exists()
 
 
 def postgres_rows(postgres: PostgresSchema, table: str, names: list[str]) -> pa.Table:
@@ -155,12 +171,48 @@ def test_the_command_mirrors_several_states(tmp_path: Path, job: Harness) -> Non
         assert shown(rows, like(tmp_path, state)) == expected(tmp_path, state)
 
 
+def test_the_command_takes_the_options_of_the_lease_and_the_local_copy(
+    tmp_path: Path, job: Harness
+) -> None:
+    words = ("mirror", tmp_path / "job", "sales.by_cents", "--to", f"parquet:{tmp_path}/files")
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    options = ("--lease-ttl", "2h", "--poll", "1s", "--directory", copies)
+    assert invoked(*words, *options).output == "epoch 0\n"
+    stored = lease_of(Repository(tmp_path / "job"), "mirror-sales.by_cents")
+    assert stored is not None
+    assert stored.lease.ttl_us == 2 * 3_600 * 1_000_000
+    done = invoked(*words, "--poll", "0s")
+    assert "poll='0s': give a duration above 0" in str(done.exception)
+
+
 def test_the_command_writes_files_and_logs(tmp_path: Path, job: Harness) -> None:
     change(tmp_path, job)
     words = ("mirror", tmp_path / "job", "sales.total", "--to", f"parquet:{tmp_path}/files")
     assert invoked(*words).output == "epoch 2\n"
     rows = file_rows(tmp_path / "files")
     assert shown(rows, like(tmp_path, "total")) == expected(tmp_path, "total")
+
+
+def test_names_of_states_that_give_one_target_are_refused(tmp_path: Path) -> None:
+    @sk.process(key="user")
+    def a(sale: Sale, b_c: sk.ValueState[int]) -> None:
+        b_c.update(sale.cents)
+
+    @sk.process(key="user")
+    def a_b(sale: Sale, c: sk.ValueState[int]) -> None:
+        c.update(-sale.cents)
+
+    job = sk.Job("shop")
+    stream = job.source("sales", Sale)
+    stream.process(a)
+    stream.process(a_b)
+    job.run({"sales": [Sale("ada", 5)]}, checkpoint=tmp_path / "both")
+    words = ("mirror", tmp_path / "both", "a.b_c", "a_b.c", "--to", f"delta:{tmp_path}/{{state}}")
+    done = invoked(*words)
+    assert isinstance(done.exception, sk.StateTypeError)
+    assert "a.b_c and a_b.c: both have one table" in str(done.exception)
+    assert not (tmp_path / "a_b_c").exists()
 
 
 @pytest.mark.parametrize(

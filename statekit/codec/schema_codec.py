@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from statekit.codec.annotations import SCALARS
 from statekit.codec.json_form import NOT_FINITE, json_form
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.key_example import list_advice
@@ -283,10 +284,24 @@ class _FromJson(ValueWalk):
             case "enum" | "literal":
                 return _choice_from_json(schema, value)
             case "bytes":
-                return bytes.fromhex(value)
+                return bytes.fromhex(expect(value, str))
+            case "int":
+                return expect(_integer(_number(value)), int)
             case "float":
-                return float(value)
-        return value  # MessagePack has no dates: they are text, which readers parse
+                return float(value if value in NOT_FINITE else _number(value))
+            case "null" | "bool" | "str":
+                return expect(value, SCALARS[schema.kind])
+            case kind if kind in _TEXTS:
+                # MessagePack has no dates: they are text, which readers parse.
+                return json_form(msgspec.convert(expect(value, str), SCALARS[kind]))
+        return value
+
+
+def _number(value: Json) -> int | float:
+    """Return a JSON number. Text and bools are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{shown(value, 60)} is not a number")
+    return value
 
 
 wire_from_json = _FromJson().value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import typing
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -262,6 +263,37 @@ def test_a_sorted_store_is_filled() -> None:
     tables = tables_of(first, "rooms", ["values"])
     rooms().bootstrap(tables, checkpoint=second, parallelism=2)
     assert tables_of(second, "rooms", ["values"]) == tables
+
+
+@pytest.mark.parametrize(
+    ("annotation", "values"),
+    [
+        (int | str, [1, "2", "x"]),
+        (bool | int, [True, 1]),
+        (int | None | str, [1, None, "x"]),
+        (float | str, [1.5, "x"]),
+        (int | float, [1, 2.5]),
+        (dt.date | str, [dt.date(2026, 1, 2), "x"]),
+        (uuid.UUID | int, [uuid.UUID(int=5), 5]),
+        (list[int | str], [[1, "2"]]),
+        (dict[str, int | str], [{"a": 1, "b": "2"}]),
+    ],
+)
+def test_values_of_unions_of_scalars_are_taken_if_only_one_member_has_their_json(
+    annotation: Any, values: list[Any]
+) -> None:
+    job = job_of(annotation, str, values, ["k"])
+    first, second = Repository.in_memory(), Repository.in_memory()
+    puts = [Put(number, [number], [0]) for number in range(len(values))]
+    job.run({"puts": puts}, checkpoint=first)
+    tables = tables_of(first, "keep", STATES)
+    refusable = sum(type(value) is dt.date for value in values)  # a text has the same JSON
+    result = job.bootstrap(tables, checkpoint=second, refuse=len(STATES) * refusable)
+    assert set(result.rows.values()) == {len(values) - refusable}
+    for state in STATES:
+        missing = set(stored_rows_of(first, "keep", state))
+        missing -= set(stored_rows_of(second, "keep", state))
+        assert len(missing) == refusable
 
 
 # ----------------------------------------------------------------------------- refused rows

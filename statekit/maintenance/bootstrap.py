@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
-from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
+from statekit.checkpoint.manifest import OperatorEpoch
 from statekit.checkpoint.repository import Repository
 from statekit.clock import now_us, unique_id
 from statekit.codec.value_codec import PickleCodec
@@ -24,11 +24,7 @@ from statekit.errors import BootstrapError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.progress import Bootstrapped
 from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism
-from statekit.maintenance.first_epoch import (
-    check_without_epochs,
-    first_job_file,
-    replace_spark_files,
-)
+from statekit.maintenance.first_epoch import check_without_epochs, commit_first
 from statekit.maintenance.rewrite import NewRows, write_operators
 from statekit.maintenance.seen_keys import SeenKeys
 from statekit.query.tables.row_parts import Family
@@ -83,22 +79,15 @@ def bootstrap(
         parallelism=parallelism,
         specs={operator.name: operator.declared.states for operator in job.operators},
     )
-    replace_spark_files(repository, ())
-    manifest = EpochManifest(
-        job=job.name,
-        job_file=first_job_file(repository, described),
-        epoch=0,
-        previous=None,
+    manifest = commit_first(
+        repository,
+        described,
         cause="bootstrap",
-        whole=True,
         parallelism=parallelism,
-        key_groups=groups,
-        writer=unique_id(),
-        processing_time_us=now_us(),
-        committed_at_us=now_us(),
         operators={name: OperatorEpoch(shards=own) for name, own in shards.items()},
+        epoch=0,
+        processing_time_us=now_us(),
     )
-    repository.commit(manifest)
     counts = manifest.by_state(lambda operator: operator.rows)
     return Bootstrapped(0, {name: counts.get(name, 0) for name in states}, refusals.tables())
 

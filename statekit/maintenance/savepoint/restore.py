@@ -1,6 +1,6 @@
 """`from_savepoint=`: import a savepoint into a new checkpoint before a job starts.
 
-The order of effects is: change files, job file, Spark's part, manifest. Until the manifest is
+The order of effects is: change files, Spark's part, job file, manifest. Until the manifest is
 committed the checkpoint has no epoch. A start after a killed import repeats it.
 """
 
@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.repository import Repository
-from statekit.clock import now_us, unique_id
 from statekit.errors import RestoreError
 from statekit.job.compatibility import next_job_file
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
 from statekit.keygroup import check_groups, check_parallelism
-from statekit.maintenance.first_epoch import (
-    check_without_epochs,
-    first_job_file,
-    replace_spark_files,
-)
+from statekit.maintenance.first_epoch import check_without_epochs, commit_first
 from statekit.maintenance.rewrite import rows_in_groups, write_operators
 from statekit.maintenance.savepoint.format import POSITION, Savepoint
 from statekit.state.redistribution import NO_SPECS, Specs
@@ -135,24 +130,17 @@ def import_savepoint(
         parallelism=shards,
         specs=specs,
     )
-    replace_spark_files(repository, savepoint.spark())
-    manifest = EpochManifest(
-        job=job.name,
-        job_file=first_job_file(repository, job),
-        previous=None,
+    return commit_first(
+        repository,
+        job,
         cause="savepoint",
-        whole=True,
         parallelism=shards,
-        key_groups=groups,
-        writer=unique_id(),
-        committed_at_us=now_us(),
         operators={
             name: OperatorEpoch(
                 shards=own_shards, **file.operators[name].model_dump(exclude={"states"})
             )
             for name, own_shards in new_shards.items()
         },
+        spark=savepoint.spark(),
         **file.model_dump(include=POSITION),
     )
-    repository.commit(manifest)
-    return manifest

@@ -1,6 +1,6 @@
 """The new checkpoint of a transform: begun by a mark, committed by one manifest.
 
-The order of effects is: mark, change files, job file, Spark's part, manifest. The mark is
+The order of effects is: mark, change files, Spark's part, job file, manifest. The mark is
 `transform.json`. Until the manifest exists, no job starts on the checkpoint and nothing reads it;
 the transform may be run again, and adds its files beside those of a killed attempt. The manifest is
 committed after `statekit verify` has found no fault with it.
@@ -17,10 +17,10 @@ from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardStat
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import Count, Sealed
 from statekit.checkpoint.spark_log import files_at
-from statekit.clock import now_us, unique_id
+from statekit.checkpoint.store_url import local_path
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.job.plan import Operator
-from statekit.maintenance.first_epoch import first_job_file, replace_spark_files
+from statekit.maintenance.first_epoch import commit_first
 from statekit.maintenance.savepoint.format import POSITION
 from statekit.maintenance.transform.staged_objects import StagedObjects
 from statekit.maintenance.verify.findings import Verification
@@ -57,10 +57,12 @@ class NewCheckpoint:
         repository: it, with the manifest as soon as `stage` was called.
 
     Raises:
-        RestoreError: there are files of something else, or a checkpoint.
+        RestoreError: there are files of something else, or a checkpoint, or one of both checkpoints
+            is inside of the other.
     """
 
     def __init__(self, url: str, source: CheckpointReader) -> None:
+        _check_beside(url, source.repository)
         self._source = source
         self._store = Repository(url)
         self._mark = TransformMark(source=source.repository.url, epoch=source.manifest.epoch)
@@ -120,26 +122,19 @@ class NewCheckpoint:
         """
         staged, source = self.repository, self._source.manifest
         job = job.model_copy(update={"savepoint": None, "imported": None})
-        reference = first_job_file(staged, job)
-        replace_spark_files(staged, self._spark_files())
         position = source.model_dump(include=POSITION)
         for name in ("offsets", "bad_records"):
             position[name] = dict(_renamed(position[name], sources))
         carried = _Progress(self._source, sources)
-        manifest = EpochManifest(
-            job=job.name,
-            job_file=reference,
-            previous=None,
+        manifest = commit_first(
+            staged,
+            job,
             cause="transform",
-            whole=True,
             parallelism=len(next(iter(shards.values()))),
-            key_groups=job.key_groups,
-            writer=unique_id(),
-            committed_at_us=now_us(),
             operators={of.name: carried.epoch_of(of, shards[of.name]) for of in operators},
+            spark=self._spark_files(),
             **position,
         )
-        staged.commit(manifest)
         verification = verify(staged, progress=progress)
         if verification.is_damaged or verification.unread:
             raise CorruptCheckpointError(
@@ -187,6 +182,25 @@ class NewCheckpoint:
         objects = self._objects
         if objects is not None and self._store.latest_epoch() is None:
             self._store.collect(path for path in objects.written if path.startswith(paths.DATA))
+
+
+def _check_beside(url: str, old: Repository) -> None:
+    """Check that neither checkpoint is inside of the other: garbage collection of the outer one
+    deletes the inner one.
+
+    Raises:
+        RestoreError: one is.
+    """
+    given, old_url = local_path(url), old.url
+    if given is not None and old.root is not None:
+        url, old_url = given.resolve().as_uri(), old.root.resolve().as_uri()
+    new, source = f"{url.rstrip('/')}/", f"{old_url.rstrip('/')}/"
+    if new != source and (new.startswith(source) or source.startswith(new)):
+        raise RestoreError(
+            f"the new checkpoint {url} and the old one {old_url} are one inside of the other: "
+            "`statekit gc` on the outer one would delete the inner one. Nothing was written. Pass "
+            "a directory beside the old checkpoint"
+        )
 
 
 def _renamed(

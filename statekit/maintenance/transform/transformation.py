@@ -254,8 +254,9 @@ class Transformation:
         """Continue a source of the old job under another name.
 
         Raises:
-            StateSchemaError: the new job has no such source.
+            StateSchemaError: the old job or the new job has no such source.
         """
+        self._check_source(source, f"rename_source({source!r}, {to!r})")
         names = [each.name for each in self.job.sources]
         if to not in names:
             raise StateSchemaError(
@@ -265,8 +266,26 @@ class Transformation:
         self.sources[source] = to
 
     def drop_source(self, source: str) -> None:
-        """Give the offset of a source up that the new job does not read."""
+        """Give the offset of a source up that the new job does not read.
+
+        Raises:
+            StateSchemaError: the old job has no such source.
+        """
+        self._check_source(source, f"drop_source({source!r})")
         self.sources[source] = None
+
+    @property
+    def _old_sources(self) -> list[str]:
+        """The sources of the old job, and the streams that its operators read."""
+        read = [name for record in self._source.job.operators for name in record.inputs]
+        return [*dict.fromkeys([*self._source.manifest.offsets, *read])]
+
+    def _check_source(self, source: str, call: str) -> None:
+        if source not in self._old_sources:
+            raise StateSchemaError(
+                f"{call}: the old job has the sources {', '.join(self._old_sources) or 'none'}. "
+                "Nothing was written: correct the name"
+            )
 
     def _new(self, operator: str, call: str) -> NewOperator:
         if operator not in self._operators:
@@ -294,9 +313,13 @@ class Transformation:
         """Check that no row and no offset of the old checkpoint is forgotten.
 
         Raises:
-            StateSchemaError: a state was neither read, copied nor dropped, or the new job has no
-                such source.
+            StateSchemaError: a state was neither read, copied nor dropped, the new job has no such
+                source, or a source continues two others.
         """
+        self._check_rows()
+        self._check_sources()
+
+    def _check_rows(self) -> None:
         manifest, left = self._source.manifest, []
         for record in self._source.job.operators:
             epoch = manifest.operators.get(record.name)
@@ -308,15 +331,30 @@ class Transformation:
                 f"the transform neither reads nor copies {', '.join(left)}. Nothing was written: "
                 "call drop() for states that are to be given up"
             )
+
+    def _check_sources(self) -> None:
         names = {source.name for source in self.job.sources}
-        lost = [
-            name for name in manifest.offsets if self.sources.get(name, name) not in {*names, None}
-        ]
+        new = {name: self.sources.get(name, name) for name in self._old_sources}
+        lost = [name for name in self._source.manifest.offsets if new[name] not in {*names, None}]
         if lost:
             raise StateSchemaError(
                 f"the new job {self.job.name!r} has no source {', '.join(lost)}, of which the "
                 "state has records. Nothing was written: call rename_source() or drop_source()"
             )
+        for name in names:
+            continued = [old for old, to in new.items() if to == name]
+            if len(continued) > 1:
+                raise StateSchemaError(
+                    f"source {name!r} of the new job would continue {' and '.join(continued)} of "
+                    "the old one. Nothing was written: call rename_source() or drop_source() for "
+                    "all but one of them"
+                )
+            if not continued and self.sources.get(name, name) is None:
+                raise StateSchemaError(
+                    f"source {name!r} is dropped, and the new job reads it. Nothing was written: "
+                    "leave drop_source() out to continue it, or give the source of the new job "
+                    "another name to read it from its start"
+                )
 
     def job_file(self) -> JobFile:
         """Return the job file of the new checkpoint, without an id of its own."""

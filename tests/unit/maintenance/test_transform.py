@@ -425,6 +425,11 @@ def failing(old: Path, function: Any, job: sk.Job | None = None, **options: Any)
     return str(caught.value)
 
 
+def drops_a_source_that_is_read(old: sk.Transformation) -> None:
+    by_columns(old)
+    old.drop_source("orders")
+
+
 def writes(state: str, rows: Any, operator: str = "per_customer") -> Any:
     def function(old: sk.Transformation) -> None:
         old.drop("per_order")
@@ -478,7 +483,10 @@ def writes(state: str, rows: Any, operator: str = "per_customer") -> Any:
         (lambda old: old.copy("per_order"), "the new job has per_customer"),
         (lambda old: old.copy("per_order", to="per_customer"), "does not declare"),
         (lambda old: old.keys("per_order", "first"), "no keyed state 'first'"),
-        (lambda old: old.rename_source("orders", "other"), "has the sources orders"),
+        (lambda old: old.rename_source("orders", "other"), "the new job has the sources orders"),
+        (lambda old: old.rename_source("order", "orders"), "the old job has the sources orders"),
+        (lambda old: old.drop_source("order"), "the old job has the sources orders"),
+        (drops_a_source_that_is_read, "source 'orders' is dropped, and the new job reads it"),
     ],
 )
 def test_a_wrong_transform_is_refused_with_the_reason_and_nothing_is_written(
@@ -511,6 +519,41 @@ def test_a_source_that_the_new_job_lacks_has_to_be_renamed_or_dropped(old: Path)
     manifest = Repository(old.parent / "renamed").manifest(3)
     assert manifest.offsets == {"orders_2": 20}
     assert manifest.operators["per_customer"].largest_by_input.keys() == {"orders_2"}
+
+
+def test_a_source_continues_one_source_of_the_old_job(tmp_path: Path) -> None:
+    before = sk.Job("shop", key_groups=16)
+    for name, process in (("a", per_order), ("b", per_customer)):
+        before.source(name, Order).process(process)
+    orders = [order(n, "ab"[n % 2], n, n) for n in range(4)]
+    before.run({"a": orders, "b": orders[:1]}, checkpoint=tmp_path / "old", drain=False)
+    after = sk.Job("shop", key_groups=16)
+    after.source("b", Order).process(per_order)
+
+    def moved(old: sk.Transformation) -> None:
+        old.copy("per_order")
+        old.drop("per_customer")
+        old.rename_source("a", "b")
+
+    def with_b_dropped(old: sk.Transformation) -> None:
+        moved(old)
+        old.drop_source("b")
+
+    with pytest.raises(StateSchemaError, match="'b' of the new job would continue a and b of the"):
+        sk.transform(after)(moved).run(tmp_path / "old", into=tmp_path / "refused")
+    result = sk.transform(after)(with_b_dropped).run(tmp_path / "old", into=tmp_path / "new")
+    assert result.manifest.offsets == {"b": 4}
+
+
+def test_no_checkpoint_is_written_into_the_other(old: Path) -> None:
+    transform = sk.transform(shop(per_customer))(by_columns)
+    (old.parent / "link").symlink_to(old)
+    places = old / "new", old / "data" / "new", old.parent, old.parent / "link" / "new"
+    for into in (*places, old.as_uri() + "/new"):
+        with pytest.raises(RestoreError, match="one inside of the other"):
+            transform.run(old, into=into)
+    assert not (old / "new").exists()
+    transform.run(old, into=old.parent / f"{old.name}-2")
 
 
 def test_a_directory_with_anything_else_is_no_target(old: Path) -> None:

@@ -232,7 +232,8 @@ class Job(Plan):
             BootstrapError: more rows than `refuse` were refused, or columns are missing or of
                 another type. The attribute `refused` has the rows.
             RestoreError: the checkpoint has epochs.
-            StateTypeError: there is no such state, or no table can have its rows.
+            StateTypeError: there is no such state, no table can have its rows, or an argument is
+                not valid.
             StatekitError: for other reasons, each with its class.
 
         >>> import tempfile
@@ -256,6 +257,11 @@ class Job(Plan):
         {'totals.sum': 2}
         [('ada', 501)]
         """
+        if isinstance(state, Mapping) and from_ is not None:
+            raise StateTypeError(
+                "a dict of states has their tables, and from_= is the table of a single state: "
+                "leave out one of them. Nothing was read"
+            )
         given = state if isinstance(state, Mapping) else {state: from_}
         return _runtime("statekit.maintenance.bootstrap", "bootstrap")(  # type: ignore[no-any-return]
             self, given, checkpoint, parallelism=parallelism, refuse=refuse

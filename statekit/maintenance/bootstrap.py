@@ -7,8 +7,7 @@ the manifest is committed the checkpoint has no epoch, and a bootstrap after a k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,15 @@ from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism
 from statekit.maintenance.first_epoch import check_without_epochs, commit_first
 from statekit.maintenance.rewrite import NewRows, write_operators
 from statekit.maintenance.seen_keys import SeenKeys
+from statekit.number_faults import int_fault
+from statekit.query.tables.given_rows import record_batches
 from statekit.query.tables.row_parts import Family
-from statekit.query.tables.table_rows import TableRows, encoder_of
+from statekit.query.tables.table import column_names
+from statekit.query.tables.table_rows import TableRows, cell_text, encoder_of
 from statekit.shown import shown
-from statekit.sources.files import parquet
-from statekit.sources.source import Source
 from statekit.state.base import StateSpec
 
-_BATCH_ROWS = 65_536
-_ALL_ROWS = 1 << 62
 _SHOWN_REASONS = 3
-_OFFSET = "__offset"
-"""Columns of sources whose name begins so say where a row is."""
 
 
 def bootstrap(
@@ -50,6 +46,7 @@ def bootstrap(
     refuse: int,
 ) -> Bootstrapped:
     """Commit the first epoch of a checkpoint. See `Job.bootstrap`."""
+    _check_arguments(given, checkpoint, refuse)
     repository = Repository.of(checkpoint)
     repository.check_checkpoint()
     check_without_epochs(
@@ -79,6 +76,7 @@ def bootstrap(
         parallelism=parallelism,
         specs={operator.name: operator.declared.states for operator in job.operators},
     )
+    refused = refusals.tables()
     manifest = commit_first(
         repository,
         described,
@@ -89,7 +87,27 @@ def bootstrap(
         processing_time_us=now_us(),
     )
     counts = manifest.by_state(lambda operator: operator.rows)
-    return Bootstrapped(0, {name: counts.get(name, 0) for name in states}, refusals.tables())
+    return Bootstrapped(0, {name: counts.get(name, 0) for name in states}, refused)
+
+
+def _check_arguments(given: Mapping[str, Any], checkpoint: object, refuse: object) -> None:
+    """Check arguments before anything is read.
+
+    Raises:
+        StateTypeError: one is not valid.
+    """
+    if not given:
+        raise StateTypeError(
+            "no state is given: give the name of one and its table, or a dict of several. Nothing "
+            "was read"
+        )
+    if not isinstance(checkpoint, str | Path | Repository):
+        raise StateTypeError(
+            f"checkpoint={shown(checkpoint)}: give a directory, an object store URL or an open "
+            "repository. Nothing was read"
+        )
+    if fault := int_fault(refuse, "give a number of rows"):
+        raise StateTypeError(f"refuse={shown(refuse)}{fault}. Nothing was read")
 
 
 class _Refusals:
@@ -102,7 +120,7 @@ class _Refusals:
     def __init__(self, most: int) -> None:
         self._most = most
         self._count = 0
-        self._tables: dict[str, list[pa.Table]] = {}
+        self._rows: dict[str, list[tuple[pa.Table, pa.Array]]] = {}
 
     def add(self, state: str, rows: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
         """Add rows of a batch, with their reasons by their place in it.
@@ -113,8 +131,7 @@ class _Refusals:
         places = sorted(reasons)
         table = pa.Table.from_batches([rows]).take(pa.array(places, pa.int64()))
         texts = pa.array([reasons[place] for place in places], pa.string())
-        name = "reason" if "reason" not in table.column_names else "refused_reason"
-        self._tables.setdefault(state, []).append(table.append_column(name, texts))
+        self._rows.setdefault(state, []).append((table, texts))
         self._count += len(places)
         if self._count > self._most:
             shown_reasons = "; ".join(texts.to_pylist()[:_SHOWN_REASONS])
@@ -127,10 +144,28 @@ class _Refusals:
 
     def tables(self) -> dict[str, pa.Table]:
         """Return the refused rows of each state."""
-        return {
-            state: pa.concat_tables(tables, promote_options="permissive")
-            for state, tables in self._tables.items()
-        }
+        return {state: _with_reasons(rows) for state, rows in self._rows.items()}
+
+
+def _with_reasons(rows: Sequence[tuple[pa.Table, pa.Array]]) -> pa.Table:
+    """Return one table with the reasons as its last column. Files may differ in their schemas."""
+    used = [name for table, _ in rows for name in table.column_names]
+    (name,) = column_names(["reason"], used, "refused_")
+    tables = [table.append_column(name, texts) for table, texts in rows]
+    if all(table.schema == tables[0].schema for table in tables):
+        return pa.concat_tables(tables)
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException:
+        return pa.concat_tables(map(_as_text, tables), promote_options="permissive")
+
+
+def _as_text(table: pa.Table) -> pa.Table:
+    """Return a table whose columns are text: a type that can hold the values of all columns of
+    other files with the same name.
+    """
+    texts = [pa.array([cell_text(cell) for cell in column], pa.string()) for column in table]
+    return pa.table(texts, names=table.column_names)
 
 
 class _StateInput:
@@ -168,6 +203,8 @@ class _StateInput:
             if encoder is None or batch.schema != schema:
                 schema = batch.schema
                 encoder = self._encoder(schema)
+            if not batch.num_rows:
+                continue
             found, places, refused = encoder.rows(batch)
             reasons = {refusal.place: refusal.reason for refusal in refused}
             repeated = self._seen.repeated(found.keys)
@@ -226,53 +263,3 @@ def _state_of(job: Job, described: JobFile, name: str) -> tuple[OperatorRecord, 
             f"state {name!r} {why}: fill it by running the job over the records. Nothing was read"
         )
     return record, spec
-
-
-# -------------------------------------------------------------------------------- the tables
-
-
-def record_batches(origin: Any, name: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a table as record batches of bounded size.
-
-    Parameters:
-        origin: an Arrow table, batch or reader; a frame of pandas, Polars or another library with
-            Arrow's C stream interface; the path or URL of Parquet files; or a bounded source.
-        name: what the rows are of, for messages.
-
-    Raises:
-        StateTypeError: it is something else.
-        ConnectorError, StorageError: it cannot be read.
-    """
-    if isinstance(origin, str | Path):
-        origin = parquet(origin, static=True)
-    batches: Iterable[pa.RecordBatch]
-    if isinstance(origin, Source):
-        batches = _batches_of_source(origin, name)
-    elif isinstance(origin, pa.RecordBatch):
-        batches = [origin]
-    elif hasattr(origin, "__arrow_c_stream__"):
-        batches = pa.RecordBatchReader.from_stream(origin)
-    else:
-        raise StateTypeError(
-            f"the rows of {name} are {shown(origin)}: give an Arrow table, a frame of pandas or "
-            "Polars, the path of Parquet files, or a bounded source. Nothing was read"
-        )
-    for batch in batches:
-        for start in range(0, batch.num_rows, _BATCH_ROWS):
-            yield batch.slice(start, _BATCH_ROWS)
-
-
-def _batches_of_source(source: Source, name: str) -> Iterator[pa.RecordBatch]:
-    if not source.is_bounded:
-        raise StateTypeError(
-            f"the rows of {name} are from a source without an end: use one that is bounded, such "
-            "as sources.parquet(path, static=True), or read it by running the job. Nothing was read"
-        )
-    with closing(source):
-        source.open(reads_here=True)
-        start = source.earliest()
-        for partition, end in sorted(source.latest(start, _ALL_ROWS, 0.0).items()):
-            if partition not in start or start[partition] != end:
-                for batch in source.read(partition, start.get(partition), end):
-                    names = [each for each in batch.schema.names if not each.startswith(_OFFSET)]
-                    yield batch.select(names)

@@ -29,7 +29,7 @@ from statekit.query.tables.columns import TIMESTAMP, key_column
 from statekit.query.tables.packed_bytes import RowBatch
 from statekit.query.tables.row_parts import Family, stamped_rows
 from statekit.query.tables.table import layout_of, names_of
-from statekit.query.tables.table_rows import encoder_of
+from statekit.query.tables.table_rows import cell_text, encoder_of
 from statekit.shown import shown, shown_text
 from statekit.state.base import StateSpec
 from statekit.state.timers import Timer
@@ -172,7 +172,7 @@ class WrittenState:
             raise self._wrong_columns("; ".join(wrong))
         rows, _, refused = encoder.rows(batch)
         for place, reason in refused:
-            (row,) = batch.slice(place, 1).to_pylist()
+            row = {field: cell_text(batch.column(field)[place]) for field in batch.schema.names}
             with self._refused(first + place, row):
                 raise StateTypeError(reason)
         return rows

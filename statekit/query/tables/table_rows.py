@@ -31,6 +31,7 @@ from statekit.query.tables.columns import WIDE_INT, Column, Struct, key_column, 
 from statekit.query.tables.packed_bytes import RowBatch
 from statekit.query.tables.row_parts import Family, stamped_rows
 from statekit.query.tables.table import TableColumn, layout_of, names_of
+from statekit.records.declaration import ValueMismatch
 from statekit.records.nested_types import parts_of
 from statekit.shown import shown_text
 from statekit.state.row_versions import value_schema
@@ -136,6 +137,7 @@ class TableRows:
 
 
 _MISFITS = (
+    ValueMismatch,
     StateTypeError,
     CorruptCheckpointError,
     ValueError,
@@ -152,6 +154,20 @@ _MISFITS = (
 def _reason(error: BaseException) -> str:
     """Return the reason of an error: of a value that cannot be decoded, that of the decoder."""
     return shown_text(error.__cause__ or error).strip()
+
+
+def cell_text(cell: pa.Scalar) -> str | None:
+    """Return a value of a column as text, also if Python cannot hold it.
+
+    >>> cell_text(pa.scalar(1 << 40, pa.timestamp("s", "UTC")))
+    "<pyarrow.TimestampScalar: '-28724-02-20T00:36:16+0000'>"
+    """
+    if not cell.is_valid:
+        return None
+    try:
+        return str(cell.as_py())
+    except (ValueError, OverflowError):  # such as a time after the year 9999
+        return repr(cell)
 
 
 def _cast(array: pa.Array, field: pa.Field) -> pa.Array:

@@ -21,8 +21,8 @@ from statekit import sources
 from statekit.checkpoint.repository import Repository
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import BootstrapError, RestoreError, StateTypeError
-from statekit.maintenance import bootstrap as bootstrapping
 from statekit.query.rows.reader import CheckpointReader
+from statekit.query.tables import given_rows
 from statekit.query.tables.read import StateTable, WideIntError
 from tests.support import generated_types
 from tests.support.effort import SOAK
@@ -328,6 +328,78 @@ def test_rows_that_do_not_fit_are_refused_with_their_reasons() -> None:
     assert "a key of type int cannot be None" in reasons[3]
 
 
+def test_refused_rows_of_files_with_other_schemas_are_in_one_table(tmp_path: Path) -> None:
+    twice = pa.table({"customer": ["a", "a"], "value": pa.array([1, 2], pa.int32())})
+    once = pa.table({"customer": ["a"], "value": [3]})
+    pq.write_table(twice.append_column("note", [["u", "v"]]), tmp_path / "a.parquet")
+    pq.write_table(once.append_column("note", [[5]]), tmp_path / "b.parquet")
+    checkpoint = Repository.in_memory()
+    with pytest.raises(BootstrapError, match="2 rows so far cannot be stored") as raised:
+        shop().bootstrap("spent.total", tmp_path, checkpoint=checkpoint, refuse=1)
+    assert checkpoint.latest_epoch() is None
+    result = shop().bootstrap("spent.total", tmp_path, checkpoint=checkpoint, refuse=2)
+    for refused in (raised.value.refused, result.refused):
+        assert refused["spent.total"].select(["customer", "value", "note"]).to_pylist() == [
+            {"customer": "a", "value": "2", "note": "v"},
+            {"customer": "a", "value": "3", "note": "5"},
+        ]
+
+
+def test_the_column_of_reasons_has_a_name_that_no_column_has() -> None:
+    table = pa.table(
+        {"customer": ["a"] * 2, "value": [1, 2], "reason": list("xy"), "refused_reason": list("xy")}
+    )
+    result = shop().bootstrap("spent.total", table, checkpoint=Repository.in_memory(), refuse=1)
+    assert result.refused["spent.total"].column_names[-1] == "refused_refused_reason"
+
+
+def test_times_that_python_cannot_hold_are_refused_rows() -> None:
+    at = pa.array([1 << 40, 2000], pa.timestamp("s", "UTC"))
+    for annotation, key in ((dt.datetime, str), (str, dt.datetime)):
+        job = job_of(annotation, key, [START if annotation is dt.datetime else "x"], ["k"])
+        table = pa.table(
+            {
+                "key": [1, 2],
+                "map_key": at if key is dt.datetime else ["k", "k"],
+                "value": at if annotation is dt.datetime else ["x", "x"],
+            }
+        )
+        result = job.bootstrap("keep.by", table, checkpoint=Repository.in_memory(), refuse=1)
+        assert result.rows == {"keep.by": 1}
+        assert "out of range" in result.refused["keep.by"]["reason"][0].as_py()
+
+
+NO_ROWS = pa.table({"customer": pa.array([], pa.string()), "value": pa.array([], pa.int64())})
+
+
+def test_columns_are_checked_without_rows_and_nothing_at_all_is_refused(tmp_path: Path) -> None:
+    checkpoint = Repository.in_memory()
+    with pytest.raises(BootstrapError, match="column value of type int64 is missing"):
+        shop().bootstrap("spent.total", NO_ROWS.drop_columns("value"), checkpoint=checkpoint)
+    read_already = TOTALS.to_reader()
+    read_already.read_all()
+    for nothing in (read_already, sources.arrow(tmp_path, static=True)):
+        with pytest.raises(StateTypeError, match="from a reader or a source that has none"):
+            shop().bootstrap("spent.total", nothing, checkpoint=checkpoint)
+    assert checkpoint.latest_epoch() is None
+    result = shop().bootstrap("spent.total", NO_ROWS, checkpoint=checkpoint)
+    assert result.rows == {"spent.total": 0}
+
+
+def test_arguments_that_are_not_valid_are_refused_before_anything_is_read() -> None:
+    job, checkpoint = shop(), Repository.in_memory()
+    for states, options, problem in (
+        ({}, {}, "no state is given"),
+        ({"spent.total": TOTALS}, {"from_": TOTALS}, "leave out one of them"),
+        ("spent.total", {"from_": TOTALS, "refuse": None}, "refuse=None: give a number of rows"),
+        ("spent.total", {"from_": TOTALS, "refuse": -1}, "refuse=-1: give a number of rows"),
+        ("spent.total", {"from_": TOTALS, "checkpoint": None}, "checkpoint=None: give a directory"),
+    ):
+        with pytest.raises(StateTypeError, match=problem):
+            job.bootstrap(states, **{"checkpoint": checkpoint, **options})
+    assert checkpoint.latest_epoch() is None
+
+
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
@@ -392,7 +464,7 @@ def test_tables_are_read_from_files_sources_and_frames(tmp_path: Path) -> None:
 
 
 def test_keys_are_found_again_among_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrapping, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(given_rows, "_BATCH_ROWS", 7)
     names = [f"c{n}" for n in range(500)]
     table = pa.table({"customer": [*names, *names[::50]], "value": range(510)})
     checkpoint = Repository.in_memory()

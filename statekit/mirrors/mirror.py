@@ -33,7 +33,15 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.clock import sleep_s, stopwatch_s, unique_id
 from statekit.closing import Closing
-from statekit.errors import QueryError, StateTypeError
+from statekit.errors import (
+    ConnectorError,
+    ProcessError,
+    QueryError,
+    StatekitError,
+    StateSchemaError,
+    StateTypeError,
+    StorageError,
+)
 from statekit.mirrors.mirror_position import (
     MirrorPosition,
     TableNumbers,
@@ -321,7 +329,19 @@ class Mirror(Closing):
             if step.before is None or self._is_kept(step.before):
                 raise
             self._take(self._whole())  # epochs of the step were collected meanwhile
+        except (ConnectorError, ProcessError, StateSchemaError, StorageError):
+            if not self._are_dropped():
+                raise
+            self._take(self._whole())
         return True
+
+    def _are_dropped(self) -> bool:
+        """Return whether a table is gone, which the next step creates."""
+        found = False
+        for state in self._states:
+            with contextlib.suppress(StatekitError):
+                found |= state.was_dropped()
+        return found
 
     def close(self) -> None:
         """Close the sinks, and release the lease. A new mirror of this name continues."""
@@ -364,7 +384,7 @@ class Mirror(Closing):
             self._prepare(state, end)
         numbers = {state.name: found.tables.get(state.name) for state in self._states}
         if not all(
-            own is not None and state.last in (own.before, own.after)
+            own is not None and state.last in (own.before, own.after) and not state.replaces_others
             for state, own in zip(self._states, numbers.values(), strict=True)
         ):
             return True
@@ -479,12 +499,13 @@ class Mirror(Closing):
         self._hold((step.before or step.last).epoch)
         for state in self._states:
             self._prepare(state, step.last)
-            if state.name in step.whole and not self._replaces and self._mode == "table":
-                state.check_own()
         number = step.number
         if number is None:
             known = [-1 if state.last is None else state.last for state in self._states]
             number = max(step.last.epoch, self._number + 1, max(known) + 1)
+        for state in self._states:
+            with sink_failures(state.name, step.last.epoch):
+                state.claim()
         staged = [self._stage(state, step, number) for state in self._states]
         changed = [(state, own) for state, own in zip(self._states, staged, strict=True) if own]
         self._write_position(step, number, {state.name for state, _ in changed})
@@ -494,20 +515,20 @@ class Mirror(Closing):
             with sink_failures(names, step.last.epoch):
                 publications[0].sink.publish_all(publications)
             for state, _ in own:
-                state.last, state.is_written = number, True
+                state.last, state.is_written, state.replaces_others = number, True, False
         self._at, self._number, self._pending = step.last, number, None
         self._hold(step.last.epoch)
 
     def _prepare(self, state: MirroredState, manifest: EpochManifest) -> None:
         with sink_failures(state.name, manifest.epoch):
-            state.prepare(self.name, manifest)
+            state.prepare(self.name, manifest, replaces=self._replaces)
 
     def _stage(self, state: MirroredState, step: _Step, number: int) -> Publication | None:
         """Write the rows of a step to where readers do not see them; return None if it has none."""
         assert state.outputs is not None, "it was prepared"
         assert self._lease is not None, "it was taken"
         is_whole = state.name in step.whole
-        replaces_all = is_whole and self._mode == "table"
+        replaces_all = is_whole and (self._mode == "table" or state.replaces_others)
         attempt = Attempt(
             outputs=state.outputs,
             epoch=number,

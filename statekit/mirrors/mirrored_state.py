@@ -17,7 +17,7 @@ from statekit.query.changes.change_table import DELETED, Form
 from statekit.query.changes.resolved_changes import Resolver
 from statekit.query.changes.state_changes import StateChanges, StoredChanges
 from statekit.sinks.protocol.output_schema import schema_for_sinks
-from statekit.sinks.protocol.sink import Outputs, TableSink
+from statekit.sinks.protocol.sink import Outputs, TableSink, Writer
 
 
 class MirroredState:
@@ -39,6 +39,7 @@ class MirroredState:
         outputs: of the epochs that were written last; None before.
         last: the number of the last commit of the table.
         is_written: whether this process has written the table.
+        replaces_others: whether the first step replaces rows of others.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class MirroredState:
         self.outputs: Outputs | None = None
         self.last: int | None = None
         self.is_written = False
+        self.replaces_others = False
 
     @property
     def sink(self) -> TableSink:
@@ -68,11 +70,17 @@ class MirroredState:
         assert self._sink is not None, "a step prepares its tables"
         return self._sink
 
-    def prepare(self, mirror: str, manifest: EpochManifest) -> None:
+    def prepare(self, mirror: str, manifest: EpochManifest, *, replaces: bool) -> None:
         """Have the sink prepare the table for the type of the state in an epoch.
 
+        Parameters:
+            mirror: the name of the mirror.
+            manifest: of the epoch.
+            replaces: whether rows of others may be replaced.
+
         Raises:
-            StateTypeError, StateSchemaError: the table cannot have the rows of this state.
+            StateTypeError, StateSchemaError: the table cannot have the rows of this state, or it
+                has rows of others.
             ConnectorError: the target failed.
         """
         table = self.changes.table(manifest)
@@ -83,30 +91,60 @@ class MirroredState:
         outputs = Outputs(checkpoint, f"{mirror}.{self.name}", schema)
         if outputs == self.outputs:
             return
-        if self._mode == "changes":
-            self._sink = self._given.appending()
-            self._sink.begin(outputs)
+        is_log = self._mode == "changes"
+        if is_log:
+            sink = self._given.appending()
         else:
             keys = [*table.key_names, *table.place_names]
-            self._sink = self._given.by_key(keys, DELETED) or self._given
-            self._sink.begin_owned(outputs)
+            sink = self._given.by_key(keys, DELETED) or self._given
+        self._sink = sink
         if self.outputs is None or checkpoint != self.outputs.checkpoint:
-            self.last = self._sink.last_epoch(outputs)
+            sink.create(outputs)
+            self.last = sink.last_epoch(outputs)
+            self._check_own(sink, outputs, replaces=replaces)
+        begin = sink.begin if is_log else sink.begin_owned
+        begin(outputs)
         self.outputs = outputs
 
-    def check_own(self) -> None:
-        """Check that the table has no rows of others, before all of them are replaced.
+    def _check_own(self, sink: TableSink, outputs: Outputs, *, replaces: bool) -> None:
+        """Check that the table has no rows of others, and that no other sink has written it since.
 
         Raises:
-            StateSchemaError: it has.
+            StateSchemaError: it has, and they may not be replaced.
         """
-        assert self.outputs is not None, "it was prepared"
-        if self.last is None and self.sink.has_rows(self.outputs):
+        writer = sink.last_writer(outputs)
+        if writer is None:
+            is_own = self.last is not None or not sink.has_rows(outputs)
+        else:
+            is_own = writer == (outputs.checkpoint, outputs.sink)
+        self.replaces_others = not is_own
+        if is_own:
+            return
+        if writer is not None and _is_of_job(writer):
             raise StateSchemaError(
-                f"the table for {self.name} has rows that this mirror has not written. Nothing was "
-                "changed: choose another table, or pass replace=True (--replace) to replace its "
-                "rows"
+                f"the table for {self.name} has the output of a job (sink {writer.sink!r}), which "
+                "no mirror replaces. Nothing was changed: choose another table, or drop this one"
             )
+        if not replaces:
+            what = "has rows that this mirror has not written"
+            if writer is not None:
+                what = f"is that of another mirror, or of another checkpoint (sink {writer.sink!r})"
+            raise StateSchemaError(
+                f"the table for {self.name} {what}. Nothing was changed: choose another table, or "
+                "pass replace=True (--replace) to replace its rows"
+            )
+
+    def claim(self) -> None:
+        """Make the table that of this mirror, before the rows of a step are published."""
+        assert self.outputs is not None, "it was prepared"
+        self.sink.claim(self.outputs, None if self.replaces_others else self.last)
+
+    def was_dropped(self) -> bool:
+        """Return whether the table is gone. Then the next step creates it."""
+        if self._sink is None or self.outputs is None or not self._sink.is_dropped(self.outputs):
+            return False
+        self.outputs, self.last, self.is_written = None, None, False
+        return True
 
     @property
     def is_always_whole(self) -> bool:
@@ -196,6 +234,13 @@ class MirroredState:
         self.forget()
         if self._sink is not None:
             self._sink.close()
+
+
+def _is_of_job(writer: Writer) -> bool:
+    """Return whether a sink is one of a job: those of mirrors have the name of a mirror, of an
+    operator and of a state, with dots.
+    """
+    return writer.sink.count(".") < 2
 
 
 def parted(state: str) -> tuple[str, str]:

@@ -65,10 +65,24 @@ class Delta(LakeSink):
             log.check_features()
             log.add_columns(schema)
 
+    def create(self, outputs: Outputs) -> None:
+        with self.failures():
+            self._create(self.writing.schema_of_table(outputs))
+
     def begin_owned(self, outputs: Outputs) -> None:
         with self.failures():
             self._create(self.writing.schema_of_table(outputs))
             self.log(outputs).check_features()
+
+    def is_dropped(self, outputs: Outputs) -> bool:
+        from deltalake.exceptions import TableNotFoundError
+
+        with self.failures():
+            try:
+                self._table()
+            except TableNotFoundError:
+                return True
+            return False
 
     def write_file(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
         nan, name = NanColumns(), new_file_name(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,13 +16,24 @@ import pyarrow as pa
 from statekit.checkpoint.store import Store, in_parallel
 from statekit.checkpoint.store_url import same_place
 from statekit.clock import unique_id
-from statekit.errors import RestoreError
+from statekit.errors import RestoreError, StorageError
 from statekit.records.json_rows import flat, json_documents
 from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
-from statekit.sinks.protocol.sink import Attempt, EpochRanges, Outputs, Part, Receipt, TableSink
+from statekit.sinks.protocol.sink import (
+    Attempt,
+    EpochRanges,
+    Outputs,
+    Part,
+    Receipt,
+    TableSink,
+    Writer,
+)
 
 _STAGED = "_statekit"
 """The folder of files that are not published yet. Readers of Parquet leave out such names."""
+
+_OWNER = "_statekit-mirror.json"
+"""The note of the mirror that writes to the directory: its checkpoint and its sink."""
 
 _PUBLISHED = re.compile(r"epoch-(\d{20})-")
 
@@ -78,10 +90,33 @@ class Files(TableSink):
         return {"staged": staged}
 
     def has_rows(self, outputs: Outputs) -> bool:
-        return bool(self._published())
+        return bool(self._readable())
 
     def last_epoch(self, outputs: Outputs) -> int | None:
+        if self.last_writer(outputs) != (outputs.checkpoint, outputs.sink):
+            return None
         return max(self._published().values(), default=None)
+
+    def last_writer(self, outputs: Outputs) -> Writer | None:
+        note = self._store.read_if_there(_OWNER)
+        if note is not None:
+            return Writer(*json.loads(note))
+        return Writer("", "") if self._published() else None
+
+    def is_dropped(self, outputs: Outputs) -> bool:
+        return not self._store.exists(_OWNER)
+
+    def claim(self, outputs: Outputs, last: int | None) -> None:
+        own, writer = (outputs.checkpoint, outputs.sink), self.last_writer(outputs)
+        if writer == own:
+            return
+        if writer is None and last is not None:
+            raise StorageError(
+                f"{self.path} was removed. Nothing of this epoch is written: start again, which "
+                "writes all rows"
+            )
+        self._store.remove(self._readable())
+        self._store.replace(_OWNER, json.dumps(own).encode())
 
     def publish(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
         prefix = _prefix(attempt.epoch)
@@ -120,6 +155,11 @@ class Files(TableSink):
         """Return the published files with their epochs."""
         matches = map(_PUBLISHED.match, self._store.names(""))
         return {match.string: int(match[1]) for match in matches if match is not None}
+
+    def _readable(self) -> list[str]:
+        """Return the files of Parquet that readers of the directory read, of whichever writer."""
+        names = self._store.names("")
+        return [name for name in names if name.endswith(".parquet") and name[0] not in "._"]
 
     def _remove(self, epochs: EpochRanges) -> None:
         """Remove the published files of some epochs."""

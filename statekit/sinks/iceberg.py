@@ -98,6 +98,16 @@ class Iceberg(LakeSink):
             self._location = log.table.location()
             self._columns = with_field_ids(schema, log.columns)
 
+    def create(self, outputs: Outputs) -> None:
+        from statekit.sinks.lake.iceberg_log import IcebergLog
+
+        with self.failures():
+            IcebergLog.create(self._catalog, self.table, self.writing.schema_of_table(outputs))
+
+    def is_dropped(self, outputs: Outputs) -> bool:
+        with self.failures():
+            return not self._catalog.table_exists(self.table)
+
     def write_file(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
         assert self._columns is not None, "a run begins its sinks"
         name = file_name(part.outputs, part.epoch, part.number)

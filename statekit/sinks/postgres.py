@@ -35,7 +35,15 @@ from statekit.sinks.database.postgres_staging import (
     part_numbers,
 )
 from statekit.sinks.database.postgres_table import OWN_PREFIX, TargetTable
-from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Publication, Receipt, TableSink
+from statekit.sinks.protocol.sink import (
+    Attempt,
+    Outputs,
+    Part,
+    Publication,
+    Receipt,
+    TableSink,
+    Writer,
+)
 
 _logger = logging.getLogger("statekit.sinks")
 
@@ -101,21 +109,26 @@ class Postgres(TableSink):
     def begin_owned(self, outputs: Outputs) -> None:
         self._begin(outputs, is_owned=True)
 
+    def create(self, outputs: Outputs) -> None:
+        self._begin(outputs, is_owned=True)
+
     def _begin(self, outputs: Outputs, *, is_owned: bool) -> None:
         target = self._target(outputs)
+        assert self._runs is not None, "the driver begins"
+        created = self._runs.get((outputs.checkpoint, outputs.sink))
 
         def prepare(session: PostgresSession) -> _Run:
             table_of_sinks = target.own("sinks")
             locked_alone(session, f"create {table_of_sinks}")
             was_absent = is_absent(session, target.name)
+            is_new = was_absent or (created is not None and created.is_of_new_table)
             log = SinkLog(table_of_sinks, outputs, target.prepare(session, is_owned=is_owned))
             log.create(session, is_new=was_absent)
-            if self.mode == "append" and self.epoch_column is not None:
-                log.own_epochs(session, self.epoch_column, is_new=was_absent)
-            return _Run(log, is_of_new_table=was_absent)
+            if not is_owned and self.mode == "append" and self.epoch_column is not None:
+                log.own_epochs(session, self.epoch_column, is_new=is_new)
+            return _Run(log, is_of_new_table=is_new)
 
         run = self.database.transaction(_user(outputs), prepare)
-        assert self._runs is not None, "the driver begins"
         self._runs[outputs.checkpoint, outputs.sink] = run
 
     @property
@@ -133,6 +146,16 @@ class Postgres(TableSink):
         statement = f"SELECT EXISTS (SELECT FROM {self._target(outputs).name})"
         run = self.database.transaction
         return bool(run(_user(outputs), lambda session: session.rows(statement)[0][0]))
+
+    def last_writer(self, outputs: Outputs) -> Writer | None:
+        run = self._run(outputs)
+        if run.is_of_new_table:
+            return None
+        return self.database.transaction(_user(outputs), run.log.last_writer)
+
+    def is_dropped(self, outputs: Outputs) -> bool:
+        name = self._target(outputs).name
+        return self.database.transaction(_user(outputs), lambda session: is_absent(session, name))
 
     def appending(self) -> Postgres:
         return replace(self, mode="append", key=(), delete=None)

@@ -23,7 +23,7 @@ from statekit.errors import ProcessError, StateSchemaError
 from statekit.sinks.lake.delta_files import epoch_of_delta_file
 from statekit.sinks.lake.lake_columns import Writing, columns_to_add
 from statekit.sinks.lake.lake_commits import Note, Stamp, TableLog, is_in
-from statekit.sinks.protocol.sink import EpochRanges, Outputs, Receipt
+from statekit.sinks.protocol.sink import EpochRanges, Outputs, Receipt, Writer
 
 _NOTE = "statekit"
 """The key of the note in the metadata of a commit."""
@@ -73,14 +73,28 @@ class DeltaLog(TableLog):
         return self.table.transaction_version(self._removal)
 
     def notes(self) -> Iterator[tuple[int, Note | None]]:
+        for version, application, note in self._notes_of_all():
+            yield version, note if application == self._application else None
+
+    def last_writer(self) -> Writer | None:
+        for _, application, note in self._notes_of_all():
+            if application is not None and note is not None and note.epoch is not None:
+                return Writer(*application.split("/", 2)[1:])
+        return None
+
+    def _notes_of_all(self) -> Iterator[tuple[int, str | None, Note | None]]:
+        """Yield the versions, the latest first, each with the sink and its note, if it has one."""
         seen = self.table.version() + 1
         for limit in (20, None):  # the log may be long, and mostly the latest commits are asked for
             for commit in self.table.history(limit):
                 if commit["version"] < seen:
                     seen = commit["version"]
-                    note = commit.get(_NOTE, {"sink": None})
-                    is_own = note["sink"] == self._application
-                    yield seen, Note(**note["commit"]) if is_own else None
+                    note = commit.get(_NOTE)
+                    yield (
+                        (seen, None, None)
+                        if note is None
+                        else (seen, note["sink"], Note(**note["commit"]))
+                    )
 
     @property
     def has_files(self) -> bool:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from statekit.errors import FencedError, RestoreError
 from statekit.sinks.lake.lake_columns import WriteMode, Writing
-from statekit.sinks.protocol.sink import Attempt, EpochRanges, Outputs, Receipt
+from statekit.sinks.protocol.sink import Attempt, EpochRanges, Outputs, Receipt, Writer
 
 _logger = logging.getLogger("statekit.sinks")
 
@@ -123,6 +123,10 @@ class TableLog(ABC):
         """Commit the rows before a version; return False if the table does not have them any
         more.
         """
+
+    @abstractmethod
+    def last_writer(self) -> Writer | None:
+        """Return the sink that has committed the last epoch; None if the log has no such commit."""
 
     def last_note(self) -> Note | None:
         """Return the note about the last epoch; None if the log does not have it any more."""

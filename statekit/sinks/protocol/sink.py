@@ -196,6 +196,9 @@ class TableSink(Sink):
     It can write an epoch that replaces all rows: `Attempt.replaces_all`.
     """
 
+    def create(self, outputs: Outputs) -> None:
+        """Create the table if there is none. A table that is there does not change."""
+
     def begin_owned(self, outputs: Outputs) -> None:
         """Prepare a table that only this sink writes, in place of `begin`.
 
@@ -217,7 +220,7 @@ class TableSink(Sink):
     @abstractmethod
     def last_epoch(self, outputs: Outputs) -> int | None:
         """Return the last epoch that is in the table; None if there is none. The table was
-        prepared.
+        created.
 
         An epoch without rows need not be there.
         """
@@ -233,7 +236,23 @@ class TableSink(Sink):
 
     @abstractmethod
     def has_rows(self, outputs: Outputs) -> bool:
-        """Return whether the table has any rows, of whichever writer. The table was prepared."""
+        """Return whether the table has any rows, of whichever writer. The table was created."""
+
+    @abstractmethod
+    def last_writer(self, outputs: Outputs) -> Writer | None:
+        """Return the sink that has written the last epoch of the table; None if none is known."""
+
+    @abstractmethod
+    def is_dropped(self, outputs: Outputs) -> bool:
+        """Return whether the table does not exist, although it was created."""
+
+    def claim(self, outputs: Outputs, last: int | None) -> None:
+        """Make the table that of this sink, and remove the rows of others if they would stay. It
+        is called before each epoch; commits of tables have their writer.
+
+        Parameters:
+            last: the last epoch of the table; None if there is none.
+        """
 
     def appending(self) -> TableSink:
         """Return this sink with rows that are only added."""
@@ -254,6 +273,18 @@ class TableSink(Sink):
         """
         for sink, attempt, receipts in publications:
             sink.publish(attempt, receipts)
+
+
+class Writer(NamedTuple):
+    """A sink that has written to a table.
+
+    Parameters:
+        checkpoint: the id of its checkpoint; empty if it is not known.
+        sink: its name; empty if it is not known.
+    """
+
+    checkpoint: str
+    sink: str
 
 
 class Publication(NamedTuple):

@@ -101,8 +101,9 @@ def mirror(
             sink, which are at the same epoch after each step.
         to: the sink of the table, such as `sinks.delta(path)`. The mirror chooses its mode and key.
         mode: "table" for the rows of the state; "changes" for a log of all changes.
-        name: of the mirror, under which the checkpoint keeps its position and its lease. None for a
-            name made of the states. Two mirrors of one state need two names.
+        name: of the mirror, under which the checkpoint keeps its position and its lease, which has
+            `mirror-` before it. None for a name made of the states. Two mirrors of one state need
+            two names.
         replace: replace the rows of a table that has rows of others. None of them are kept.
         poll: the time between two requests for a new epoch; a timedelta or text. None for 20
             milliseconds on a local disk, and a second on an object store.
@@ -139,8 +140,9 @@ def mirror(
     given = _given_sinks(states, to)
     if mode not in get_args(Form):
         raise StateTypeError(f"mode={shown(mode, 50)}: give 'table' or 'changes'")
-    name = f"mirror-{'-'.join(given)}" if name is None else name
+    name = "-".join(given) if name is None else name
     check_reader_name("name", name)
+    check_reader_name("name", _lease_name(name))
     lease_ttl_us(lease_ttl, "lease_ttl")
     epochs = EpochReader(checkpoint)
     latest = epochs.latest()
@@ -160,6 +162,11 @@ def mirror(
         options = rocksdb or RocksOptions()
         mirrored.append(MirroredState(changes, operator, state, sink, mode, directory, options))
     return Mirror(epochs, mirrored, name, mode, epochs.poll_s(poll), lease_ttl, token, replace)
+
+
+def _lease_name(name: str) -> str:
+    """Return the name of the lease of a mirror, by which metrics tell mirrors from readers."""
+    return f"mirror-{name}"
 
 
 def _given_sinks(
@@ -219,7 +226,7 @@ class Mirror(Closing):
     """Tables that equal states at an epoch. Created by `statekit.mirror`; close it after use.
 
     Attributes:
-        name: of the mirror, and of its lease.
+        name: of the mirror. That of its lease has `mirror-` before it.
     """
 
     def __init__(
@@ -444,7 +451,7 @@ class Mirror(Closing):
             token = self._lease.token
             self._lease.stop()
         self._lease = ReaderLease.take(
-            self._repository, self.name, epoch, ttl=self._lease_ttl, token=token
+            self._repository, _lease_name(self.name), epoch, ttl=self._lease_ttl, token=token
         ).keep()
 
     # ---------------------------------------------------------------------------------- planning

@@ -17,7 +17,7 @@ from statekit.query.changes.change_table import DELETED, Form
 from statekit.query.changes.resolved_changes import Resolver
 from statekit.query.changes.state_changes import StateChanges, StoredChanges
 from statekit.sinks.protocol.output_schema import schema_for_sinks
-from statekit.sinks.protocol.sink import Outputs, TableSink, Writer
+from statekit.sinks.protocol.sink import Outputs, SinkIdentity, TableSink
 
 
 class MirroredState:
@@ -236,7 +236,7 @@ class MirroredState:
             self._sink.close()
 
 
-def _is_of_job(writer: Writer) -> bool:
+def _is_of_job(writer: SinkIdentity) -> bool:
     """Return whether a sink is one of a job: those of mirrors have the name of a mirror, of an
     operator and of a state, with dots.
     """

@@ -25,8 +25,8 @@ from statekit.sinks.protocol.sink import (
     Outputs,
     Part,
     Receipt,
+    SinkIdentity,
     TableSink,
-    Writer,
 )
 
 _STAGED = "_statekit"
@@ -97,11 +97,11 @@ class Files(TableSink):
             return None
         return max(self._published().values(), default=None)
 
-    def last_writer(self, outputs: Outputs) -> Writer | None:
+    def last_writer(self, outputs: Outputs) -> SinkIdentity | None:
         note = self._store.read_if_there(_OWNER)
         if note is not None:
-            return Writer(*json.loads(note))
-        return Writer("", "") if self._published() else None
+            return SinkIdentity(*json.loads(note))
+        return SinkIdentity("", "") if self._published() else None
 
     def is_dropped(self, outputs: Outputs) -> bool:
         return not self._store.exists(_OWNER)

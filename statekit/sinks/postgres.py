@@ -41,8 +41,8 @@ from statekit.sinks.protocol.sink import (
     Part,
     Publication,
     Receipt,
+    SinkIdentity,
     TableSink,
-    Writer,
 )
 
 _logger = logging.getLogger("statekit.sinks")
@@ -147,7 +147,7 @@ class Postgres(TableSink):
         run = self.database.transaction
         return bool(run(_user(outputs), lambda session: session.rows(statement)[0][0]))
 
-    def last_writer(self, outputs: Outputs) -> Writer | None:
+    def last_writer(self, outputs: Outputs) -> SinkIdentity | None:
         run = self._run(outputs)
         if run.is_of_new_table:
             return None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from statekit.connectors.postgres import PostgresSession, is_absent
 from statekit.errors import ConnectorError, RestoreError
-from statekit.sinks.protocol.sink import EpochRanges, Outputs, Writer
+from statekit.sinks.protocol.sink import EpochRanges, Outputs, SinkIdentity
 
 _COLUMNS = (
     "checkpoint text, sink text, target text, epochs_in text, runs bigint NOT NULL DEFAULT 0, "
@@ -107,14 +107,14 @@ class SinkLog:
             **self._identity,
         )
 
-    def last_writer(self, session: PostgresSession) -> Writer | None:
+    def last_writer(self, session: PostgresSession) -> SinkIdentity | None:
         """Return the sink that has published last to the target; None if none has."""
         found = session.rows(
             f"SELECT checkpoint, sink FROM {self.table} WHERE target = %(target)s "
             "AND epoch IS NOT NULL ORDER BY transaction DESC LIMIT 1",
             target=self.target,
         )
-        return Writer(*found[0]) if found else None
+        return SinkIdentity(*found[0]) if found else None
 
     def next_run(self, session: PostgresSession) -> int:
         """Count a run of the sink, and return its number."""

@@ -23,7 +23,7 @@ from statekit.errors import ProcessError, StateSchemaError
 from statekit.sinks.lake.delta_files import epoch_of_delta_file
 from statekit.sinks.lake.lake_columns import Writing, columns_to_add
 from statekit.sinks.lake.lake_commits import Note, Stamp, TableLog, is_in
-from statekit.sinks.protocol.sink import EpochRanges, Outputs, Receipt, Writer
+from statekit.sinks.protocol.sink import EpochRanges, Outputs, Receipt, SinkIdentity
 
 _NOTE = "statekit"
 """The key of the note in the metadata of a commit."""
@@ -76,10 +76,10 @@ class DeltaLog(TableLog):
         for version, application, note in self._notes_of_all():
             yield version, note if application == self._application else None
 
-    def last_writer(self) -> Writer | None:
+    def last_writer(self) -> SinkIdentity | None:
         for _, application, note in self._notes_of_all():
             if application is not None and note is not None and note.epoch is not None:
-                return Writer(*application.split("/", 2)[1:])
+                return SinkIdentity(*application.split("/", 2)[1:])
         return None
 
     def _notes_of_all(self) -> Iterator[tuple[int, str | None, Note | None]]:

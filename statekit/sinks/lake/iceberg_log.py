@@ -54,7 +54,7 @@ from statekit.sinks.lake.iceberg_files import (
 )
 from statekit.sinks.lake.lake_columns import Writing, columns_to_add
 from statekit.sinks.lake.lake_commits import Note, Stamp, TableLog, is_in
-from statekit.sinks.protocol.sink import EpochRanges, Outputs, Receipt, Writer
+from statekit.sinks.protocol.sink import EpochRanges, Outputs, Receipt, SinkIdentity
 
 _NO_RETRY = {"commit.retry.num-retries": "0"}
 _MERGES = "commit.manifest-merge.enabled"
@@ -140,13 +140,13 @@ class IcebergLog(TableLog):
         rows, files = (int(found[f"statekit.{name}"]) for name in ("rows", "files"))
         return Note(found["statekit.id"], None if epoch is None else int(epoch), rows, files)
 
-    def last_writer(self) -> Writer | None:
+    def last_writer(self) -> SinkIdentity | None:
         snapshot = self.table.current_snapshot()
         while snapshot is not None:
             found = {} if snapshot.summary is None else snapshot.summary.additional_properties
             if found.get("statekit.epoch") is not None:
                 name = found["statekit.sink"].removeprefix("statekit.").removesuffix(".epoch")
-                return Writer(*name.split(".", 1))
+                return SinkIdentity(*name.split(".", 1))
             snapshot = self._parent(snapshot)
         return None
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from statekit.errors import FencedError, RestoreError
 from statekit.sinks.lake.lake_columns import WriteMode, Writing
-from statekit.sinks.protocol.sink import Attempt, EpochRanges, Outputs, Receipt, Writer
+from statekit.sinks.protocol.sink import Attempt, EpochRanges, Outputs, Receipt, SinkIdentity
 
 _logger = logging.getLogger("statekit.sinks")
 
@@ -125,7 +125,7 @@ class TableLog(ABC):
         """
 
     @abstractmethod
-    def last_writer(self) -> Writer | None:
+    def last_writer(self) -> SinkIdentity | None:
         """Return the sink that has committed the last epoch; None if the log has no such commit."""
 
     def last_note(self) -> Note | None:

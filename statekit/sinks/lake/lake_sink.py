@@ -21,7 +21,7 @@ from statekit.sinks.lake.lake_commits import (
     TableLog,
 )
 from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
-from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Receipt, TableSink, Writer
+from statekit.sinks.protocol.sink import Attempt, Outputs, Part, Receipt, SinkIdentity, TableSink
 
 _PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, 5.0)
 """The pauses before tries of a commit, if other writers of the table commit at the same time."""
@@ -75,7 +75,7 @@ class LakeSink(TableSink):
         with self.failures():
             return self.log(outputs).has_files
 
-    def last_writer(self, outputs: Outputs) -> Writer | None:
+    def last_writer(self, outputs: Outputs) -> SinkIdentity | None:
         with self.failures():
             return self.log(outputs).last_writer()
 

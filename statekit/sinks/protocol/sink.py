@@ -239,7 +239,7 @@ class TableSink(Sink):
         """Return whether the table has any rows, of whichever writer. The table was created."""
 
     @abstractmethod
-    def last_writer(self, outputs: Outputs) -> Writer | None:
+    def last_writer(self, outputs: Outputs) -> SinkIdentity | None:
         """Return the sink that has written the last epoch of the table; None if none is known."""
 
     @abstractmethod
@@ -275,7 +275,7 @@ class TableSink(Sink):
             sink.publish(attempt, receipts)
 
 
-class Writer(NamedTuple):
+class SinkIdentity(NamedTuple):
     """A sink that has written to a table.
 
     Parameters:

@@ -148,6 +148,14 @@ def test_the_lease_of_a_mirror_keeps_the_epochs_that_it_needs(tmp_path: Path, jo
     assert commits(tmp_path) == ["WRITE", "MERGE"]
 
 
+def test_the_lease_of_a_mirror_with_a_name_is_one_of_a_mirror(tmp_path: Path, job: Harness) -> None:
+    job.send(Sale("ada", 5))
+    with mirrored(tmp_path, name="nightly") as mirror:
+        mirror.catch_up()
+    leases = [path.stem for path in (tmp_path / "job" / "readers").glob("*.json")]
+    assert leases == ["mirror-nightly"]
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("mode", ["table", "changes"])
 def test_a_step_is_taken_once_if_the_process_dies_at_its_commit(

@@ -83,7 +83,7 @@ class EpochLoop:
         """
         note = self.coordinator.note
         if note is not None and note.offsets:
-            return {**self.inputs.offsets, **note.offsets}  # it was begun before a crash
+            return self.inputs.begun(note.offsets)
         wait_s = self._due_in_s(self.pace.trigger_s)
         if wait_s > 0 and self.coordinator.last is not None and self.pace.stop.wait(wait_s):
             return None

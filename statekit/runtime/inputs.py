@@ -23,6 +23,7 @@ from statekit.errors import (
 from statekit.job.plan import Input, Plan
 from statekit.shown import shown, shown_error
 from statekit.sources.decoding.decoder import BadRecord, Decoded
+from statekit.sources.history import continued
 from statekit.sources.source import Offset, Source
 from statekit.sources.spark import SparkSource
 
@@ -59,6 +60,10 @@ class RunInput(ABC):
         Parameters:
             offset: where the last epoch ended; None if no epoch has read the input.
         """
+
+    def continued(self, offset: InputOffset) -> InputOffset:
+        """Return an offset that was noted, as an offset of the input as it is now."""
+        return offset
 
     @abstractmethod
     def end(self, start: InputOffset, limit: int, wait_s: float) -> InputOffset:
@@ -139,7 +144,12 @@ class SourceInput(RunInput):
                 "in the state, and now it is a source: give it in inputs= as before, or start with "
                 "a new checkpoint"
             )
-        return dict(self.source.earliest() if offset is None or offset == 0 else offset)
+        if offset is None or offset == 0:
+            return dict(self.source.earliest())
+        return self.continued(offset)
+
+    def continued(self, offset: InputOffset) -> InputOffset:
+        return dict(continued(self.source, _partitions(offset), self.name))
 
     def end(self, start: InputOffset, limit: int, wait_s: float) -> InputOffset:
         assert isinstance(start, dict)
@@ -242,6 +252,11 @@ class RunInputs:
             with input_failures(name, epoch):
                 ends[name] = self.inputs[name].end(self.offsets[name], limit, wait_s)
         return ends
+
+    def begun(self, ends: EpochOffsets) -> EpochOffsets:
+        """Return where an epoch ends that was begun before a crash."""
+        read = {name: self.inputs[name].continued(ends[name]) for name in ends.keys() & self.inputs}
+        return {**self.offsets, **ends, **read}
 
     def has_read(self, ends: EpochOffsets) -> None:
         """Note that an epoch with these ends was committed."""

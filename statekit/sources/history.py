@@ -16,13 +16,16 @@ while the history is read is read from the stream.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from statekit.errors import StateTypeError
+from statekit.codec.annotations import show
+from statekit.codec.value_codec import value_codec
+from statekit.errors import ProcessError, RestoreError, StateTypeError
 from statekit.records.union import Records
 from statekit.shown import shown
 from statekit.sources.decoding.decoder import Decoded, Decoder
@@ -144,6 +147,44 @@ def is_in_history(offset: object) -> bool:
     return isinstance(offset, Mapping) and offset.get(PART) == HISTORY
 
 
+def continued(source: Source, committed: Offsets, name: str) -> Offsets:
+    """Return the offsets at which a source continues, of an input that may have had a history.
+
+    An input whose history has ended may be declared with the source of `then` only.
+
+    Parameters:
+        source: what the input reads now.
+        committed: its offsets in the last epoch.
+        name: of the input, for messages.
+
+    Raises:
+        RestoreError: the history has not ended, or was added to an input that had none.
+
+    >>> ended = {"part": "then", "history:all": 7, "then:0": {"at": 5}}
+    >>> from statekit.sources import parquet
+    >>> continued(parquet("/data/orders"), ended, "orders")
+    {'0': 5}
+    """
+    part = committed.get(PART)
+    had_history = part in (HISTORY, THEN)
+    if isinstance(source, HistoryThenStream):
+        if not had_history and committed:
+            raise RestoreError(
+                f"input {name!r} was read without history=, and a history cannot be put before "
+                "records that are in the state: leave history= out and give the source of then= as "
+                "before, or start with a new checkpoint"
+            )
+        return committed
+    if not had_history:
+        return committed
+    if part == HISTORY:
+        raise RestoreError(
+            f"input {name!r} reads a history that has not ended: give history= and then= as before "
+            "until it has, or start with a new checkpoint"
+        )
+    return {partition: _offset(marked) for partition, marked in _of(THEN, committed).items()}
+
+
 def _named(part: str, offsets: Offsets) -> dict[str, Offset]:
     return {f"{part}{_SEPARATOR}{name}": offset for name, offset in offsets.items()}
 
@@ -182,15 +223,24 @@ class _Filtered:
 
 
 def _is_later(records: Records, field: str, first: Any) -> Callable[[Any], bool]:
-    """Return a function that says whether a record belongs to the stream: those without a value
-    of the field do.
+    """Return a function that says whether a record belongs to the stream: those whose field is
+    absent, None or NaN do.
     """
     getters = [(member.cls, member.getter((field,))) for member in records.members]
 
     def is_later(record: Any) -> bool:
         get = next(get for cls, get in getters if len(getters) == 1 or isinstance(record, cls))
-        value = get(record)
-        return value is None or bool(value >= first)
+        try:
+            value = get(record)
+            return value is None or not value < first  # NaN is no value
+        except KeyError:  # of a dict without the field
+            return True
+        except TypeError as error:
+            raise ProcessError(
+                f"boundary= compares the field {field!r} with {shown(first)}, and a record has "
+                f"{shown(value)} in it. Nothing of this epoch is committed: give a boundary of the "
+                "type of the values"
+            ) from error
 
     return is_later
 
@@ -235,4 +285,31 @@ def history_then(
                 f"{where}: boundary= names the field {shown(field)}, which {member.name} does not "
                 f"have: it has {', '.join(member.fields)}"
             )
+        annotation = None if member.fields is None else member.fields[field].annotation
+        if why := _boundary_fault(annotation, first):
+            raise StateTypeError(
+                f"{where}: boundary= is {shown(first)} for the field {field!r} of {member.name}: "
+                f"{why}"
+            )
     return HistoryThenStream(history, then, (field, first))
+
+
+def _boundary_fault(annotation: Any, first: Any) -> str:
+    """Return why values of a field cannot be compared with a boundary; empty if they can.
+
+    Parameters:
+        annotation: the type of the field; None for a field of a dict.
+    """
+    try:
+        if not first >= first:
+            return "NaN is no boundary"
+    except TypeError:
+        return "give a value that has an order, such as a time or a number"
+    if annotation is None:
+        return ""
+    if isinstance(first, dt.datetime) and first.tzinfo is None:
+        return "give a datetime with a time zone"
+    codec = value_codec(annotation)
+    if not codec.accepts(first) or codec.decode(codec.encode(first)) != first:
+        return f"give a value of its type, {show(annotation)}"
+    return ""

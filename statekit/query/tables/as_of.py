@@ -25,7 +25,7 @@ from statekit.query.tables.columns import TIMESTAMP, key_column
 from statekit.query.tables.packed_bytes import PackedBytes, RowBatch
 from statekit.query.tables.row_parts import Family, Positions, RowParts
 from statekit.query.tables.table import column_names, columns_of_key, whole_values
-from statekit.query.tables.table_rows import check_columns
+from statekit.query.tables.table_rows import MISFITS, check_columns, reason_of
 from statekit.stored_types import key_schema
 from statekit.timestamp import TIME_BYTES
 
@@ -75,7 +75,8 @@ class StoreAsOf:
             wanted: has the columns of the key, and `at`. Other columns are kept.
 
         Raises:
-            QueryError: a column is missing or has another type, or a key or a time is null.
+            QueryError: a column is missing or has another type, or a key or a time is null or out
+                of range.
         """
         keys, times = self._requests(wanted)
         former, places = self._places(keys, times)
@@ -109,20 +110,29 @@ class StoreAsOf:
         fields = [column.field for column in columns_of_key(family)]
         asked = [*fields, pa.field(AT, TIMESTAMP)]
         wrong = check_columns(wanted.schema, asked)
-        arrays = []
-        for field in asked if not wrong else ():
-            array = wanted.column(field.name).combine_chunks().cast(field.type)
-            wrong += [f"column {field.name} has nulls"] if array.null_count else []
-            arrays.append(array)
-        if wrong:
-            raise QueryError(
-                f"as_of= needs the columns of the key and {AT!r}, the time: {'; '.join(wrong)}"
-            )
-        types = [Schema.from_json(field.type) for field in family.operator.key]
-        parts = [key_column(of).values(array) for of, array in zip(types, arrays, strict=False)]
+        try:
+            arrays = [
+                wanted.column(field.name).combine_chunks().cast(field.type)
+                for field in (asked if not wrong else ())
+            ]
+            named = zip(asked, arrays, strict=False)
+            wrong += [f"column {field.name} has nulls" for field, of in named if of.null_count]
+            if not wrong:
+                return self._encoded(arrays[:-1]), arrays[-1].cast(pa.int64()).to_pylist()
+        except MISFITS as error:
+            wrong = [f"a value is not of its type: {reason_of(error)}"]
+        raise QueryError(
+            f"as_of= needs the columns of the key and {AT!r}, the time: {'; '.join(wrong)}. "
+            "Nothing was read: correct the table. Times have microseconds"
+        )
+
+    def _encoded(self, columns: Sequence[pa.Array]) -> list[bytes]:
+        """Return the keys of columns, as they are stored."""
+        operator = self._value.family.operator
+        types = [Schema.from_json(field.type) for field in operator.key]
+        parts = [key_column(of).values(array) for of, array in zip(types, columns, strict=True)]
         keys = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
-        encode = schema_key_codec(key_schema(family.operator)).encode_all
-        return encode(keys), arrays[-1].cast(pa.int64()).to_pylist()
+        return schema_key_codec(key_schema(operator)).encode_all(keys)
 
     def _places(
         self, keys: Sequence[bytes], times: Sequence[int]

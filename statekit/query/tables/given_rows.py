@@ -1,4 +1,4 @@
-"""Tables that users give: Arrow tables, frames, files and bounded sources as record batches."""
+"""Tables that users give: Arrow tables, frames, files and bounded sources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.errors import StateTypeError
-from statekit.shown import shown
+from statekit.shown import shown, shown_text
 from statekit.sources.files import parquet
 from statekit.sources.source import Source
 
@@ -48,13 +48,35 @@ def record_batches(origin: Any, name: str) -> Iterator[pa.RecordBatch]:
         yield from _in_pieces([origin])
     elif hasattr(origin, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(origin)
-        yield pa.RecordBatch.from_pylist([], reader.schema)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([], field.type) for field in reader.schema], schema=reader.schema
+        )
         yield from _in_pieces(reader)
     else:
         raise StateTypeError(
             f"the rows of {name} are {shown(origin, 200)}: give an Arrow table, a frame of pandas "
             "or Polars, the path of Parquet files, or a bounded source. Nothing was read"
         )
+
+
+def given_table(origin: Any, name: str) -> pa.Table:
+    """Return the rows of a table, as `record_batches` takes it, as an Arrow table.
+
+    Raises:
+        StateTypeError: it is something else, a reader or a source without rows, or of files whose
+            columns differ in their types.
+        ConnectorError, StorageError: it cannot be read.
+    """
+    if isinstance(origin, pa.Table):
+        return origin
+    tables = [pa.Table.from_batches([batch]) for batch in record_batches(origin, name)]
+    try:
+        return pa.concat_tables(tables)
+    except pa.ArrowException as error:
+        raise StateTypeError(
+            f"the rows of {name} are of files whose columns differ: {shown_text(error)}. Give an "
+            "Arrow table"
+        ) from error
 
 
 def _in_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -24,6 +24,7 @@ from statekit.query.rows.reader import CheckpointReader
 from statekit.query.rows.state_rows import expiry_time_us
 from statekit.query.tables.as_of import STATES_OF_HISTORY, StoreAsOf
 from statekit.query.tables.columns import with_text
+from statekit.query.tables.given_rows import given_table
 from statekit.query.tables.packed_bytes import RowBatch, row_batches
 from statekit.query.tables.row_parts import Family
 from statekit.query.tables.stored_batches import keyed_batches, local_batches, shard_batches
@@ -52,7 +53,7 @@ def read(
     columns: Sequence[str] | None = None,
     wide_ints: WideInts = False,
     allow_pickle: bool = False,
-    as_of: pa.Table | None = None,
+    as_of: Any = None,
 ) -> pa.RecordBatchReader:
     """Return the rows of a state after an epoch as record batches.
 
@@ -71,9 +72,10 @@ def read(
             decimal(20, 0), and "text" makes them text, for tools without such decimals.
         allow_pickle: unpickle values. Unpickling can run any code that the writer of the checkpoint
             chose.
-        as_of: a table with the columns of the key, and `at`, a time. The state is `value` of a
-            store with `history=`. The result is this table with the value that each key had then,
-            and `status`, as answers of `get(as_of=)` have it. Only `epoch` may be given, too.
+        as_of: a table with the columns of the key, and `at`, a time: whatever `Job.bootstrap`
+            takes, such as an Arrow table or a frame. The state is `value` of a store with
+            `history=`. The result is this table with the value that each key had then, and
+            `status`, as answers of `get(as_of=)` have it. Only `epoch` may be given, too.
 
     Returns:
         A reader whose schema depends only on the stored types.
@@ -81,7 +83,8 @@ def read(
     Raises:
         QueryError: there is no such epoch, operator, state or column; the values are pickled; or,
             while it is read, the epoch was collected, or an int needs `wide_ints`.
-        StateTypeError: `key` is not a key of that operator.
+        StateTypeError: `key` is not a key of that operator, or `as_of` is no table or is given
+            with another option.
         CorruptCheckpointError: a file that is needed is missing or altered.
         StorageError: the store or the local disk failed.
 
@@ -100,7 +103,12 @@ def read(
     """
     source = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
     if as_of is not None:
-        return source.as_of(as_of).to_reader()
+        if key is not None or columns is not None or wide_ints or allow_pickle:
+            raise StateTypeError(
+                "as_of= reads whole values of the keys of its table: leave out key=, columns=, "
+                "wide_ints= and allow_pickle=, and select columns of the result. Nothing was read"
+            )
+        return source.as_of(given_table(as_of, "as_of=")).to_reader()
     return source.reader(key=key, columns=columns, wide_ints=wide_ints, allow_pickle=allow_pickle)
 
 

@@ -108,9 +108,9 @@ class TableRows:
         try:
             yield at, count, self._encoded(batch)
             return
-        except _MISFITS as error:
+        except MISFITS as error:
             if count == 1:
-                yield at, 1, _reason(error)
+                yield at, 1, reason_of(error)
                 return
         half = count // 2
         yield from self._parts(batch[:half], at)
@@ -136,7 +136,7 @@ class TableRows:
         return RowBatch(row_keys, rows)
 
 
-_MISFITS = (
+MISFITS = (
     ValueMismatch,
     StateTypeError,
     CorruptCheckpointError,
@@ -151,7 +151,7 @@ _MISFITS = (
 """What is raised for values that are not of their type."""
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return the reason of an error: of a value that cannot be decoded, that of the decoder."""
     return shown_text(error.__cause__ or error).strip()
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
+from statekit import sources
 from statekit.checkpoint.repository import Repository
-from statekit.errors import QueryError
+from statekit.errors import QueryError, StateTypeError
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 NOW = 60
+SECONDS = pa.timestamp("s", "UTC")
 
 
 class Put(NamedTuple):
@@ -126,3 +130,41 @@ def test_other_columns_are_kept_and_wrong_ones_refused() -> None:
             sk.read(checkpoint, "prices", "value", as_of=wrong)
     with pytest.raises(QueryError, match="has no past values"):
         sk.read(checkpoint, "prices", "since", as_of=asked)
+
+
+def test_keys_and_times_are_taken_from_all_that_a_bootstrap_takes(tmp_path: Path) -> None:
+    checkpoint = Repository.in_memory()
+    run_to_now(
+        {"puts": [Put("a", 5, minute(30))], "removals": [], "asked": []}, checkpoint, epoch_size=9
+    )
+    asked = asked_of([Question("a", minute(40), minute(NOW))])
+    pq.write_table(asked, tmp_path / "asked.parquet")
+    expected = sk.read(checkpoint, "prices", "value", as_of=asked).read_all()
+    (batch,) = asked.to_batches()
+    for origin in (
+        batch,
+        asked.to_reader(),
+        asked.to_pandas(),
+        tmp_path,
+        sources.parquet(tmp_path, static=True),
+    ):
+        table = sk.read(checkpoint, "prices", "value", as_of=origin).read_all()
+        assert table.to_pylist() == expected.to_pylist()
+    none = sk.read(checkpoint, "prices", "value", as_of=asked.slice(0, 0)).read_all()
+    assert (none.num_rows, none.schema) == (0, expected.schema)
+
+
+def test_what_is_no_table_or_has_other_times_is_refused_with_a_typed_error() -> None:
+    checkpoint = Repository.in_memory()
+    run_to_now({"puts": [], "removals": [], "asked": []}, checkpoint, epoch_size=9)
+    with pytest.raises(StateTypeError, match=r"the rows of as_of= are \[.*: give an Arrow table"):
+        sk.read(checkpoint, "prices", "value", as_of=[("a", START)])
+    for times in (pa.array([1500], pa.timestamp("ns", "UTC")), pa.array([1 << 60], SECONDS)):
+        asked = pa.table({"key": ["a"], "at": times})
+        with pytest.raises(QueryError, match="a value is not of its type: Casting"):
+            sk.read(checkpoint, "prices", "value", as_of=asked)
+    asked = asked_of([Question("a", START, START)])
+    options: dict[str, Any]
+    for options in ({"columns": ["value"]}, {"key": "a"}, {"wide_ints": True}):
+        with pytest.raises(StateTypeError, match="leave out key=, columns="):
+            sk.read(checkpoint, "prices", "value", as_of=asked, **options)

@@ -19,7 +19,14 @@ import statekit as sk
 from statekit import sources
 from statekit.checkpoint.object_store import StoreOptions
 from statekit.checkpoint.repository import Repository
-from statekit.errors import ConnectorError, StateTypeError, StorageError
+from statekit.errors import (
+    ConnectorError,
+    ProcessError,
+    RestoreError,
+    StatekitError,
+    StateTypeError,
+    StorageError,
+)
 from statekit.sources.source import Offset, Offsets, Source
 from statekit.testing.faults import Fault, Faults, faulty
 
@@ -81,6 +88,16 @@ class Seen(NamedTuple):
 def count(order: Order, ctx: sk.Context, n: sk.ValueState[int]) -> Iterator[Seen]:
     n.update((n.get() or 0) + 1)
     yield Seen(order.number, ctx.watermark)
+
+
+class Measure(NamedTuple):
+    name: str
+    at: float
+
+
+@sk.process(key="name")
+def measured(measure: Measure, n: sk.ValueState[int]) -> None:
+    n.update((n.get() or 0) + 1)
 
 
 def job_of(history: Source, then: Source, **options: Any) -> sk.Job:
@@ -153,6 +170,95 @@ def test_records_in_both_are_taken_from_one_of_them_by_a_boundary() -> None:
         checkpoint = Repository.in_memory()
         job_of(history, then, boundary=boundary).run(checkpoint=checkpoint, epoch_size=7)
         assert counts(checkpoint) == dict.fromkeys(range(40), 1)
+
+
+def test_a_record_whose_boundary_field_is_not_a_number_belongs_to_the_stream(
+    tmp_path: Path,
+) -> None:
+    for name, number in (("past", 1.0), ("now", 7.0)):
+        (tmp_path / name).mkdir()
+        table = pa.table({"name": [name, f"{name} nan"], "at": [number, float("nan")]})
+        pq.write_table(table, tmp_path / name / "a.parquet")
+    job = sk.Job("measures")
+    job.source(
+        "measures",
+        Measure,
+        history=sources.parquet(tmp_path / "past", static=True),
+        then=sources.parquet(tmp_path / "now", static=True),
+        boundary={"at": 5.0},
+    ).process(measured)
+    job.run(checkpoint=tmp_path / "checkpoint")
+    table = sk.read(tmp_path / "checkpoint", "measured", "n").read_all()
+    assert sorted(table["name"].to_pylist()) == ["now", "now nan", "past"]
+
+
+def plain_job_of(source: Source) -> sk.Job:
+    job = sk.Job("orders")
+    job.source("orders", Order, source).process(count).sink("seen")
+    return job
+
+
+def test_history_may_be_removed_after_it_has_ended(tmp_path: Path) -> None:
+    history = Log({"a": [1]}, bounded=True, at_end=False)
+    then = Log({"0": [], "1": [2]}, bounded=False, at_end=False)
+    checkpoint = Repository.in_memory()
+    job_of(history, then).run(checkpoint=checkpoint)
+    then.partitions["0"].append(3)  # of a partition without a record so far
+    then.partitions["1"].append(4)
+    plain_job_of(then).run(checkpoint=checkpoint)
+    assert counts(checkpoint) == dict.fromkeys([1, 2, 3, 4], 1)
+
+
+def test_history_may_be_removed_after_a_crash_within_the_stream() -> None:
+    history = Log({"a": [1]}, bounded=True, at_end=False)
+    then = Log({"0": []}, bounded=False, at_end=False)
+    checkpoint = Repository.in_memory()
+    job_of(history, then).run(checkpoint=checkpoint)
+    then.partitions["0"] += [2, 3]
+
+    def fail(records: list[Any], epoch: int) -> None:
+        raise OSError("the output is full")
+
+    with pytest.raises(StatekitError, match="the output is full"):
+        job_of(history, then).run(checkpoint=checkpoint, outputs={"seen": fail})
+    then.partitions["0"].append(4)
+    seen = emitted(plain_job_of(then).run(checkpoint=checkpoint))
+    assert {each.number for each in seen} >= {4}
+    assert counts(checkpoint) == dict.fromkeys([1, 2, 3, 4], 1)
+
+
+def test_history_is_neither_removed_before_its_end_nor_added_later() -> None:
+    history = Log({"a": [1, 2]}, bounded=True, at_end=False)
+    then = Log({"0": [3]}, bounded=False, at_end=False)
+    checkpoint = Repository.in_memory()
+    faults = iter([None, StorageError("the log is away")])
+
+    def fail_later() -> None:
+        if (fault := next(faults, None)) is not None:
+            raise fault
+
+    history.on_latest = fail_later
+    with pytest.raises(ProcessError, match="the log is away"):
+        job_of(history, then).run(checkpoint=checkpoint, epoch_size=1)
+    with pytest.raises(RestoreError, match="a history that has not ended: give history= and then="):
+        plain_job_of(then).run(checkpoint=checkpoint)
+    checkpoint = Repository.in_memory()
+    plain_job_of(then).run(checkpoint=checkpoint)
+    with pytest.raises(RestoreError, match=r"was read without history=.* leave history= out"):
+        job_of(history, then).run(checkpoint=checkpoint)
+    assert counts(checkpoint) == {3: 1}
+
+
+def test_history_of_files_may_be_removed_after_it_has_ended(tmp_path: Path) -> None:
+    for name, number in (("past", 1), ("now", 2)):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.Table.from_batches([rows([number])]), tmp_path / name / "a.parquet")
+    then = sources.parquet(tmp_path / "now")
+    checkpoint = Repository.in_memory()
+    job_of(sources.parquet(tmp_path / "past", static=True), then).run(checkpoint=checkpoint)
+    pq.write_table(pa.Table.from_batches([rows([3])]), tmp_path / "now/b.parquet")
+    plain_job_of(then).run(checkpoint=checkpoint)
+    assert counts(checkpoint) == dict.fromkeys([1, 2, 3], 1)
 
 
 @settings(max_examples=60, deadline=None)
@@ -261,3 +367,21 @@ def test_wrong_options_are_refused(options: dict[str, Any], problem: str) -> Non
     log = Log({}, bounded=True, at_end=False)
     with pytest.raises(StateTypeError, match="and not both"):
         sk.Job("orders").source("orders", Order, log, history=log, then=log)
+
+
+@pytest.mark.parametrize(
+    ("boundary", "problem"),
+    [
+        ({"at": "2026-01-01"}, "field 'at' of Order: give a value of its type, datetime"),
+        ({"at": dt.date(2026, 1, 1)}, "give a value of its type, datetime"),
+        ({"at": dt.datetime(2026, 1, 1)}, "give a datetime with a time zone"),
+        ({"at": None}, "boundary= is None for the field 'at' of Order: give a value that has"),
+        ({"number": float("nan")}, "NaN is no boundary"),
+    ],
+)
+def test_a_boundary_that_is_not_of_the_type_of_its_field_is_refused(
+    boundary: dict[str, Any], problem: str
+) -> None:
+    log = Log({}, bounded=True, at_end=False)
+    with pytest.raises(StateTypeError, match=problem):
+        sk.Job("orders").source("orders", Order, history=log, then=log, boundary=boundary)

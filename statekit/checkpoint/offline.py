@@ -26,11 +26,14 @@ def last_epoch(repository: Repository) -> tuple[EpochManifest, JobFile]:
     return manifest, repository.job_file(manifest.job_file.path)
 
 
-def check_at_rest(repository: Repository, last: EpochManifest) -> None:
+def check_at_rest(repository: Repository, last: EpochManifest, *, otherwise: str = "") -> None:
     """Check that no epoch began whose outputs a sink may have. The command will use the number of
     that epoch.
 
     Complete Spark's part of a rollback that was killed.
+
+    Parameters:
+        otherwise: what else the user can do, as a sentence.
 
     Raises:
         RestoreError: an epoch was begun.
@@ -46,5 +49,5 @@ def check_at_rest(repository: Repository, last: EpochManifest) -> None:
         raise RestoreError(
             f"epoch {last.epoch + 1} of {repository.url} was begun as {what!r} and not committed, "
             "and a sink may have its outputs: start the job again, let it complete that epoch, "
-            "then stop it. To rescale, start it with another parallelism= instead"
+            f"then stop it{otherwise and '. '}{otherwise}"
         )

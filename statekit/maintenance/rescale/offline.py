@@ -23,6 +23,8 @@ from statekit.maintenance.verify.verify import Progress, verify
 from statekit.state.base import StateSpec
 from statekit.state.redistribution import check_type, redistributed, rule_of
 
+_OTHERWISE = "To rescale, start it with another parallelism= instead"
+
 
 @dataclass
 class Rescaled:
@@ -69,7 +71,7 @@ def rescale_offline(
     specs = declared_states(repository, job, stored)
     if last.parallelism == parallelism:
         return Rescaled(last, last)
-    check_at_rest(repository, last)
+    check_at_rest(repository, last, otherwise=_OTHERWISE)
     planned = redistributed(repository, last, planned, stored.operators, specs)
     local = {
         operator.name: states
@@ -81,7 +83,7 @@ def rescale_offline(
         _check_layout(name, operator, planned.operators[name], local.get(name, []))
         if name in local:
             _check_redistributed(repository, name, last, planned, local[name])
-    check_at_rest(repository, last)  # verifying takes its time
+    check_at_rest(repository, last, otherwise=_OTHERWISE)  # verifying takes its time
     after = planned.model_copy(update={"writer": unique_id(), "committed_at_us": now_us()})
     repository.commit(after)
     if repository.manifest(after.epoch) != after:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,9 @@ from statekit.shown import shown, shown_error
 
 TransformFunction = Callable[[Transformation], None]
 
+_LATER = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+"""Whether a call of a function only prepares what it does."""
+
 
 @dataclass(frozen=True)
 class TransformResult:
@@ -53,10 +57,21 @@ class CheckpointTransform:
     Attributes:
         function: the decorated function.
         job: the new job, or a function that returns it.
+
+    Raises:
+        StateTypeError: the function is async, or a generator function.
     """
 
     function: TransformFunction
     job: Job | Callable[[], Job]
+
+    def __post_init__(self) -> None:
+        function = self.function
+        if any(is_one(function) for is_one in _LATER):
+            raise StateTypeError(
+                f"transform({shown(function)}): a call of an async function or of a generator "
+                "function does nothing yet: use a function without async and yield"
+            )
 
     def __call__(self, old: Transformation, /) -> None:
         """Call the function, as another transform function may."""
@@ -79,7 +94,7 @@ class CheckpointTransform:
 
         Parameters:
             checkpoint: a directory or object store URL.
-            into: that of the new checkpoint, which does not exist.
+            into: that of the new checkpoint. It does not exist yet, or has no files.
             epoch: transform this epoch; None for the last one.
             parallelism: shards per operator; None for the number of the old checkpoint.
             allow_pickle: unpickle values that are read. Unpickling can run any code that the
@@ -88,14 +103,15 @@ class CheckpointTransform:
 
         Raises:
             RestoreError: there is no such checkpoint or epoch, an epoch was begun and not
-                committed, or `into` has files.
+                committed, `into` has files, or one of both checkpoints is inside of the other.
             StateSchemaError: the function names what the old checkpoint or the new job does not
                 have, or leaves rows out.
-            StateTypeError: a row does not fit the types of the new job.
-            ProcessError: the function failed.
+            StateTypeError: a row does not fit the types of the new job, or there is no new job.
+            ProcessError: the function failed, or that of the new job, or one that combines values.
+            FencedError: another transform has committed its own.
             CorruptCheckpointError: a file of the old checkpoint is missing or altered.
         """
-        job = self.job if isinstance(self.job, Job) else self.job()
+        job = self._new_job()
         source = _source(checkpoint, epoch)
         shards = _shards(source, job, parallelism)
         with held(source.repository, source.manifest.epoch):
@@ -109,6 +125,37 @@ class CheckpointTransform:
             except BaseException:
                 target.withdraw()
                 raise
+
+    def _new_job(self) -> Job:
+        """Return the new job.
+
+        Raises:
+            StateTypeError: the function of the job returns something else, or the job has no
+                operator.
+            ProcessError: the function of the job failed.
+        """
+        job: object = self.job
+        if not isinstance(job, Job):
+            try:
+                job = self.job()  # type: ignore[operator]
+            except CALL_FAILURES as error:
+                if not is_users(error):
+                    raise
+                raise ProcessError(
+                    f"the function of the new job failed with {shown_error(error)}. Nothing was "
+                    "written: correct it, then run the transform again"
+                ) from error
+        if not isinstance(job, Job):
+            raise StateTypeError(
+                f"the function of the new job returns {shown(job)}, and no job. Nothing was "
+                "written: return the job"
+            )
+        if not job.operators:
+            raise StateTypeError(
+                f"job {job.name!r} has no operator, and so no state. Nothing was written: add one "
+                "with process(), window() or an aggregate"
+            )
+        return job
 
     def _written(
         self, old: Transformation, target: NewCheckpoint, progress: Callable[[int, int], None]

@@ -3,7 +3,8 @@
 A transform writes the rows of all shards at once. They are gathered in a database, so that memory
 has one batch of them, and read back shard by shard. Each row key is followed by the number of the
 row in the order of writing: so rows with the same row key are all kept, in that order, and the
-state decides what becomes of them.
+state decides what becomes of them. Zeros in row keys are escaped, because a row key may begin with
+another one: the number begins with two zeros, and so comes before all that follows a shorter key.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ Repeated = Callable[[bytes, list[bytes]], bytes]
 """Returns the row for a row key that was written several times, in the order of writing."""
 
 _NUMBER_BYTES = 8
+_ZERO, _ESCAPED = b"\0", b"\0\xff"
 
 
 class SortedRows:
@@ -65,7 +67,7 @@ class SortedRows:
         first, self._count = self._count, self._count + len(rows.keys)
         numbers = np.arange(first, self._count, dtype=np.int64).astype(">i8")
         places: list[bytes] = numbers.view(f"V{_NUMBER_BYTES}").tolist()
-        self._batch.put_all(family, list(map(add, rows.keys, places)), rows.rows)
+        self._batch.put_all(family, list(map(add, map(_escaped, rows.keys), places)), rows.rows)
         if self._batch.full:
             self._gather()
 
@@ -77,21 +79,23 @@ class SortedRows:
 
         Parameters:
             groups: the first and the last key group.
-            repeated: returns the row for a row key that was written several times.
+            repeated: returns the row for a row key that was written several times. Of more rows
+                than a batch has, it gets some at a time, behind the row that it returned before.
         """
         self._gather()
         if self._backend is None:
             return
-        stored = self._backend.scan(family, *group_bounds(*groups))
+        stored = self._backend.scan(family, *map(_escaped, group_bounds(*groups)))
         ahead = RowBatch([], [])
         for batch in row_batches(stored):
-            ahead.extend(RowBatch([key[:-_NUMBER_BYTES] for key in batch.keys], batch.rows))
+            ahead.extend(RowBatch(list(map(_row_key, batch.keys)), batch.rows))
             # Rows of the last row key may follow.
             complete, ahead = ahead.divided(bisect_left(ahead.keys, ahead.keys[-1]))
             if complete.keys:
                 yield _without_repetition(complete, repeated)
+            ahead = _without_repetition(ahead, repeated)
         if ahead.keys:
-            yield _without_repetition(ahead, repeated)
+            yield ahead
 
     def _gather(self) -> None:
         if not len(self._batch):
@@ -102,6 +106,19 @@ class SortedRows:
             self._closing.callback(self._backend.close)
         self._backend.write(self._batch)
         self._batch.clear()
+
+
+def _escaped(row_key: bytes) -> bytes:
+    """Return a row key in which a number of `_NUMBER_BYTES` ends it, in the same order.
+
+    >>> sorted([_escaped(b"x\\0"), _escaped(b"x") + bytes(8)])
+    [b'x\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00', b'x\\x00\\xff']
+    """
+    return row_key.replace(_ZERO, _ESCAPED)
+
+
+def _row_key(stored: bytes) -> bytes:
+    return stored[:-_NUMBER_BYTES].replace(_ESCAPED, _ZERO)
 
 
 def _without_repetition(batch: RowBatch, repeated: Repeated) -> RowBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class StateRow:
         place: the key of a map entry, or the position of a list element; None for other states, and
             for a list element that is written behind the elements that were written before.
         written: when the row was written, for a state with a TTL; None for a row that does not
-            expire. If it is None when a row is written, the time of the old epoch counts.
+            expire; "epoch" for the time of the old epoch. Rows of a state without a TTL have
+            "epoch".
 
     >>> StateRow("ada", 500).value
     500
@@ -27,4 +28,4 @@ class StateRow:
     key: Any
     value: Any
     place: Any = None
-    written: dt.datetime | None = None
+    written: dt.datetime | Literal["epoch"] | None = "epoch"

@@ -134,7 +134,8 @@ class Transformation:
     ) -> Iterator[KeyStates]:
         """Yield each key of an operator with several of its states, to join them.
 
-        Memory has all rows of one key.
+        Memory has all rows of one key. `key["total"]` is the value of a state, and
+        `key.rows("total")` has its rows, with the times at which they were written.
 
         Parameters:
             operator: an operator of the old checkpoint.
@@ -214,7 +215,9 @@ class Transformation:
             state: its state; "_timers" for timers.
             rows: a record batch, a table, a reader or an iterable of batches, with the columns of
                 `statekit.read`; or an iterable of `StateRow`. `position` and `written` may be
-                left out, and `expires` is ignored.
+                left out, and `expires` is ignored. Of a state with a TTL, rows whose `written` is
+                null or None do not expire, and rows without `written` have the time of the old
+                epoch.
 
         Raises:
             StateSchemaError: the job has no such operator or state, or the state is copied.

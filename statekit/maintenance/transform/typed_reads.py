@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
@@ -17,7 +18,6 @@ from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import QueryError
 from statekit.functions.process import Process
-from statekit.keygroup import GROUP_BYTES
 from statekit.maintenance.transform.state_row import StateRow
 from statekit.query.rows.reader import CheckpointReader
 from statekit.query.rows.state_rows import OperatorKeys, Row, StateRows, expiry_time_us
@@ -42,9 +42,21 @@ class KeyStates:
 
     key: Any
     states: Mapping[str, Any]
+    _rows: Mapping[str, Callable[[], list[StateRow]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __getitem__(self, state: str) -> Any:
         return self.states[state]
+
+    def rows(self, state: str) -> list[StateRow]:
+        """Return the rows of a state at this key, with the times at which they were written.
+
+        Raises:
+            KeyError: the state was not read.
+        """
+        self.states[state]  # raises
+        return self._rows[state]() if state in self._rows else []
 
 
 class TypedReads:
@@ -104,8 +116,8 @@ class TypedReads:
                     yield StateRow(key, timer_of_row(row_key[end:]))
 
     def _rows(self, table: StateTable, decoder: StateRows) -> Iterator[StateRow]:
-        state, until = decoder.state, table.expired_until
-        now_us = expiry_time_us(self._source.manifest, self._record.name, state)
+        until = table.expired_until
+        now_us = expiry_time_us(self._source.manifest, self._record.name, decoder.state)
         position, before = 0, None
         with closing(table.batches()) as batches:
             for batch in batches:
@@ -114,24 +126,9 @@ class TypedReads:
                     if until is not None and decoder.is_expired(row, now_us):
                         continue
                     key, end = (shard, 0) if decoder.is_local else decoder.keys.split(row_key)
-                    place = None
-                    if decoder.shape is RowShape.ENTRIES:
-                        place = decoder.place(row_key, end)
-                    elif decoder.shape is RowShape.ELEMENTS:
-                        position = position + 1 if key == before else 0
-                        place, before = position, key
-                    value, written = self._value(decoder, row)
-                    yield StateRow(key, value, place, written)
-
-    def _value(self, decoder: StateRows, row: bytes) -> tuple[Any, Any]:
-        """Return the stored value, an accumulator too, and the write time."""
-        state = decoder.state
-        if not state.era:
-            return decoder.decode(row), None
-        value, written = unstamped(row, state.expiry_era)
-        written += state.paused_us
-        at = instant(written) if MIN_MICROS <= written <= MAX_MICROS else None
-        return decoder.decode(value), None if state.ttl is None else at
+                    position = position + 1 if key == before else 0
+                    before = key
+                    yield _state_row(decoder, key, (row_key, row), end, position)
 
     # ---------------------------------------------------------------------------- key by key
 
@@ -161,6 +158,9 @@ class TypedReads:
                 iter,
                 lambda row_key: row_key[: keys.split(row_key)[1]],
                 lambda rows, end: [timer_of_row(row_key[end:]) for row_key, _ in rows],
+                lambda key, rows, end: [
+                    StateRow(key, timer_of_row(row_key[end:])) for row_key, _ in rows
+                ],
             )
         decoder = self._decoder(state)
         now_us = expiry_time_us(self._source.manifest, self._record.name, decoder.state)
@@ -168,6 +168,9 @@ class TypedReads:
             lambda rows: decoder.unexpired(rows, now_us),
             lambda row_key: row_key[: decoder.key_end(row_key)],
             decoder.whole,
+            lambda key, rows, end: [
+                _state_row(decoder, key, row, end, position) for position, row in enumerate(rows)
+            ],
         )
 
     def _of(self, shard: ShardState, readers: Mapping[str, _StateOfKeys]) -> Iterator[KeyStates]:
@@ -180,9 +183,13 @@ class TypedReads:
                 _by_key(name, reader, backend, shard.groups) for name, reader in readers.items()
             ]
             for prefix, own in groupby(merge(*found, key=itemgetter(0)), itemgetter(0)):
+                key, end = keys.split(prefix)
                 values = {name: reader.whole([], 0) for name, reader in readers.items()}
-                values |= {name: value for _, name, value in own}
-                yield KeyStates(keys.decode(prefix, GROUP_BYTES)[0], values)
+                typed = {}
+                for _, name, rows in own:
+                    values[name] = readers[name].whole(rows, end)
+                    typed[name] = partial(readers[name].rows, key, rows, end)
+                yield KeyStates(key, values, typed)
 
 
 @dataclass(frozen=True)
@@ -193,16 +200,41 @@ class _StateOfKeys:
         unexpired: returns the rows that have not expired.
         prefix: returns the key group and the key of a row key.
         whole: returns the value for all rows of a key, or for none, and the end of the key in them.
+        rows: returns the typed rows for a key, its rows, and the end of the key in them.
     """
 
     unexpired: Callable[[Iterator[Row]], Iterator[Row]]
     prefix: Callable[[bytes], bytes]
     whole: Callable[[Any, int], Any]
+    rows: Callable[[Any, list[Row], int], list[StateRow]]
+
+
+def _state_row(decoder: StateRows, key: Any, stored: Row, end: int, position: int) -> StateRow:
+    """Return a typed row, with the stored value, also if it is an accumulator.
+
+    Parameters:
+        key: its key.
+        stored: its row key and row.
+        end: of the key in the row key.
+        position: the number of the rows of the key before.
+    """
+    state, (row_key, row) = decoder.state, stored
+    place = position if decoder.shape is RowShape.ELEMENTS else None
+    if decoder.shape is RowShape.ENTRIES:
+        place = decoder.place(row_key, end)
+    if not state.era:
+        return StateRow(key, decoder.decode(row), place)
+    value, written = unstamped(row, state.expiry_era)
+    if state.ttl is None:
+        return StateRow(key, decoder.decode(value), place)
+    written += state.paused_us
+    at = instant(written) if MIN_MICROS <= written <= MAX_MICROS else None
+    return StateRow(key, decoder.decode(value), place, at)
 
 
 def _by_key(
     name: str, reader: _StateOfKeys, backend: Backend, groups: tuple[int, int]
-) -> Iterator[tuple[bytes, str, Any]]:
+) -> Iterator[tuple[bytes, str, list[Row]]]:
     rows = reader.unexpired(iter(backend.scan(name, *group_bounds(*groups))))
     for prefix, own in groupby(rows, lambda row: reader.prefix(row[0])):
-        yield prefix, name, reader.whole(list(own), len(prefix))
+        yield prefix, name, list(own)

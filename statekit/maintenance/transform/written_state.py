@@ -7,6 +7,7 @@ function could not read is refused, with its row.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -21,7 +22,14 @@ from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.value_codec import PickleCodec
-from statekit.errors import CorruptCheckpointError, StateSchemaError, StateTypeError
+from statekit.errors import (
+    CALL_FAILURES,
+    CorruptCheckpointError,
+    ProcessError,
+    StateSchemaError,
+    StateTypeError,
+    is_users,
+)
 from statekit.job.plan import Operator
 from statekit.keygroup import GROUP_BYTES, key_group, pack_group
 from statekit.maintenance.transform.state_row import StateRow
@@ -30,7 +38,7 @@ from statekit.query.tables.packed_bytes import RowBatch
 from statekit.query.tables.row_parts import Family, stamped_rows
 from statekit.query.tables.table import layout_of, names_of
 from statekit.query.tables.table_rows import cell_text, encoder_of
-from statekit.shown import shown, shown_text
+from statekit.shown import shown, shown_error, shown_text
 from statekit.state.base import StateSpec
 from statekit.state.timers import Timer
 from statekit.state.ttl import unstamped
@@ -136,13 +144,17 @@ class WrittenState:
             raise StateTypeError('its clock is "event" or "processing"')
         if clock == "event" and self._record.event_time is None:
             raise StateTypeError("the operator has no event time: use clock='processing'")
+        if not isinstance(name, str):
+            raise StateTypeError(f"the name of a timer is text, and not {shown(name)}")
         if name not in handled and None not in handled:
             raise StateTypeError(f"no callback handles timers named {name!r}")
         tag: bytes = CLOCK_TAGS[clock]
-        return tag + sortable_micros(datetime_to_micros(at)) + str(name).encode()
+        return tag + sortable_micros(datetime_to_micros(at)) + name.encode()
 
     def _value_of(self, row: StateRow) -> bytes:
         spec, value = self._spec, row.value
+        if (spec is None or spec.ttl is None) and isinstance(row.written, dt.datetime):
+            raise StateTypeError("the state has no TTL: leave `written` out")
         if spec is None:
             return b""
         if not spec.codec.accepts(value):
@@ -150,8 +162,14 @@ class WrittenState:
         encoded = spec.codec.encode(value)
         if spec.ttl is None:
             return encoded
-        written = self._now_us if row.written is None else datetime_to_micros(row.written)
-        return stamped_rows([encoded], np.array([written]), _ERA)[0]
+        return stamped_rows([encoded], np.array([self._written_us(row)]), _ERA)[0]
+
+    def _written_us(self, row: StateRow) -> int:
+        if row.written is None:
+            return PERMANENT
+        if row.written == "epoch":
+            return self._now_us
+        return datetime_to_micros(row.written)
 
     # ---------------------------------------------------------------------------- columns
 
@@ -249,26 +267,49 @@ class WrittenState:
         aggregating state are combined, a timer is set once.
 
         Raises:
-            StateTypeError: the state holds one value.
+            StateTypeError: the state holds one value, or the combined value does not fit its type.
+            ProcessError: the function that combines values failed.
         """
         spec = self._spec
         if spec is None:
             return rows[0]
+        key = self._operator.declared.key_codec.decode(row_key, GROUP_BYTES)[0]
         combine = self._combine(spec)
         if combine is None:
-            key = self._operator.declared.key_codec.decode(row_key, GROUP_BYTES)[0]
             raise StateTypeError(
                 f"{self.where}: {len(rows)} rows have the key {shown(key, 200)} and the same "
                 "place, and the state holds one. Nothing was written: combine them before, or "
                 "write to a state that combines values, such as ReducingState"
             )
         pairs = [unstamped(row, _ERA) for row in rows]
-        value = reduce(combine, [spec.codec.decode(row) for row, _ in pairs])
-        encoded = spec.codec.encode(value)
+        encoded = self._combined(spec, combine, key, [row for row, _ in pairs])
         if spec.ttl is None:
             return encoded
         written = np.array([max(written for _, written in pairs)])
         return stamped_rows([encoded], written, _ERA)[0]
+
+    def _combined(
+        self, spec: StateSpec, combine: Callable[[Any, Any], Any], key: Any, rows: list[bytes]
+    ) -> bytes:
+        """Return the stored value of several stored values of a key."""
+        what = f"{self.where}: {len(rows)} rows of the key {shown(key, 200)}"
+        try:
+            value = reduce(combine, map(spec.codec.decode, rows))
+        except CALL_FAILURES as error:
+            if not is_users(error):
+                raise
+            raise ProcessError(
+                f"{what} cannot be combined: {shown_error(error)}. Nothing was written: correct "
+                "the function that combines values, or combine the rows before"
+            ) from error
+        try:
+            return spec.codec.encode(value)
+        except (StateTypeError, ValueError, TypeError, OverflowError) as error:
+            raise StateTypeError(
+                f"{what} are combined to a value that the state cannot hold: {shown_text(error)}. "
+                "Nothing was written: correct the rows, or declare a type that holds their "
+                "combination"
+            ) from error
 
     def _combine(self, spec: StateSpec) -> Callable[[Any, Any], Any] | None:
         """Return the function that combines two stored values; None if there is none."""

@@ -259,7 +259,7 @@ def test_a_micro_batch_that_spark_has_planned_is_finished_first(tmp_path: Path) 
     offsets = tmp_path / "checkpoint" / "spark" / "offsets"
     offsets.mkdir(parents=True)
     (offsets / "0").touch()
-    with pytest.raises(RestoreError, match="was begun as 'batch 0'"):
+    with pytest.raises(RestoreError, match=r"was begun as 'batch 0'.*\. To rescale, start it with"):
         rescale_offline(repository, 4)
     assert repository.epochs() == [0]
 

@@ -35,7 +35,7 @@ from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import GROUP_BYTES, check_groups, check_parallelism, group_range
-from statekit.maintenance.row_keys import KeyedRows, RowKeyParts
+from statekit.maintenance.row_keys import Entry, KeyedRows, RowKeyParts
 from statekit.query.tables.stored_batches import keyed_batches
 from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator, put_local
 from statekit.watermark import BEGINNING
@@ -121,6 +121,55 @@ class NewShard:
     wake_us: dict[Clock, int] = field(default_factory=dict)
     files: list[FileRef] = field(default_factory=list)
 
+    @classmethod
+    def blank(cls, operator: OperatorRecord, keyed: KeyedRows, groups: tuple[int, int]) -> NewShard:
+        """Return a shard without rows.
+
+        Parameters:
+            operator: its operator.
+            keyed: the keyed rows of the operator.
+            groups: the first and the last key group.
+        """
+        nothing = dict.fromkeys(keyed.families, 0)
+        wake_us = dict.fromkeys(operator.fires_without_timers, BEGINNING)
+        return cls(groups, nothing, dict(nothing), wake_us)
+
+    def wakes(self, times: Mapping[Clock, int]) -> None:
+        """Have the shard wake at these times at the latest."""
+        for clock, due_us in times.items():
+            self.wake_us[clock] = min(due_us, self.wake_us.get(clock, due_us))
+
+    def put_entry(self, entry: Entry | None, batch: Batch) -> None:
+        """Have the shard wake for a row, and add the index row to a batch; None for no entry."""
+        if entry is None:
+            return
+        self.wakes({entry.clock: entry.due_us})
+        if entry.family is not None:
+            batch.put(entry.family, entry.row_key, b"")
+
+    def store(
+        self,
+        repository: Repository,
+        operator: str,
+        families: Iterable[str],
+        batches: Iterable[Batch | pa.RecordBatch],
+        *,
+        local: bool = False,
+    ) -> None:
+        """Write rows to a change file. See `Repository.store_changes`."""
+        file = repository.store_changes(operator, families, batches, local=local)
+        self.files += [] if file is None else [file]
+
+    def store_local(
+        self, repository: Repository, operator: str, rows_of: Mapping[str, LocalRows]
+    ) -> None:
+        """Write the rows of each operator state to a change file, and count them."""
+        batch = Batch()
+        for name, size in put_local(batch, self.groups[0], rows_of).items():
+            self.rows[name], self.bytes[name] = size
+        if len(batch):
+            self.store(repository, operator, rows_of, [batch], local=True)
+
     def state(self, epoch: int) -> ShardState:
         first, last = self.groups
         blank = not self.files
@@ -176,12 +225,7 @@ class _ShardsWriter:
         self._operator = operator
         self._all = (*self.rows.families, *self.rows.indexes)
         self._shards = [
-            NewShard(
-                group_range(shard, parallelism, key_groups),
-                dict.fromkeys(self.rows.families, 0),
-                dict.fromkeys(self.rows.families, 0),
-                dict.fromkeys(operator.fires_without_timers, BEGINNING),
-            )
+            NewShard.blank(operator, self.rows, group_range(shard, parallelism, key_groups))
             for shard in range(parallelism)
         ]
         self._batch = Batch()
@@ -226,15 +270,9 @@ class _ShardsWriter:
         self, family: str, places: Sequence[int], row_keys: Sequence[bytes], rows: Sequence[bytes]
     ) -> None:
         """Add the index rows of some rows, and note when their shards wake."""
-        for place, row_key, row in zip(places, row_keys, rows, strict=True):
-            parts = self.rows.parts(family, row_key)
-            entry = self.rows.entry(family, parts, row_key, row)
-            if entry is None:
-                continue
-            wake = self._shards[place].wake_us
-            wake[entry.clock] = min(entry.due_us, wake.get(entry.clock, entry.due_us))
-            if entry.family is not None:
-                self._batch.put(entry.family, entry.row_key, b"")
+        entries = self.rows.entries(family, row_keys, rows)
+        for place, entry in zip(places, entries, strict=True):
+            self._shards[place].put_entry(entry, self._batch)
 
     def finish(self, epoch: int, local: Mapping[str, list[LocalRows]]) -> tuple[ShardState, ...]:
         """Write the remaining rows, and return the new shards.
@@ -245,12 +283,8 @@ class _ShardsWriter:
         self._gather()
         self._distribute()
         for number, shard in enumerate(self._shards):
-            batch = Batch()
-            rows_of_shard = {name: shards[number] for name, shards in local.items()}
-            for name, size in put_local(batch, shard.groups[0], rows_of_shard).items():
-                shard.rows[name], shard.bytes[name] = size
-            if len(batch):
-                self._store(shard, tuple(local), [batch], local=True)
+            own = {name: shards[number] for name, shards in local.items()}
+            shard.store_local(self._repository, self._operator.name, own)
         return tuple(shard.state(epoch) for shard in self._shards)
 
     def _gather(self) -> None:
@@ -263,21 +297,9 @@ class _ShardsWriter:
     def _distribute(self) -> None:
         """Write the gathered rows to files, shard by shard, and start with none."""
         for shard, rows in zip(self._shards, self._divided.ranges(), strict=True):
-            self._store(shard, self._all, rows, local=False)
+            shard.store(self._repository, self._operator.name, self._all, rows)
         self._divided.close()
         self._divided = self._empty()
-
-    def _store(
-        self,
-        shard: NewShard,
-        families: Sequence[str],
-        rows: Iterable[Batch | pa.RecordBatch],
-        *,
-        local: bool,
-    ) -> None:
-        name = self._operator.name
-        file = self._repository.store_changes(name, families, rows, local=local)
-        shard.files += [] if file is None else [file]
 
     def check(self, shards: Sequence[ShardState], count: Count) -> None:
         """Read new shards back, and compare them with the written rows.

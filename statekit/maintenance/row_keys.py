@@ -13,6 +13,7 @@ that were deleted or written again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from statekit.checkpoint.job_file import EXPIRY, TIMERS, WAITING, Clock, OperatorRecord
@@ -122,6 +123,13 @@ class KeyedRows:
     def has_entries(self, family: str) -> bool:
         """Return whether rows of a family may have index entries."""
         return family in (TIMERS, WAITING) or family in self._expiring
+
+    def entries(
+        self, family: str, row_keys: Sequence[bytes], rows: Sequence[bytes]
+    ) -> Iterator[Entry | None]:
+        """Yield the index entry of each row of a family; None for a row that needs none."""
+        for row_key, row in zip(row_keys, rows, strict=True):
+            yield self.entry(family, self.parts(family, row_key), row_key, row)
 
     def entry(self, family: str, parts: RowKeyParts, row_key: bytes, row: bytes) -> Entry | None:
         """Return the index entry of a row; None if it needs none."""

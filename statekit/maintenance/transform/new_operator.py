@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
-from statekit.checkpoint.job_file import TIMERS, WAITING, Clock, JobFile, OperatorRecord
+from statekit.checkpoint.job_file import TIMERS, WAITING, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import ShardState
 from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
 from statekit.checkpoint.restore_plan import local_rows
@@ -23,8 +23,7 @@ from statekit.maintenance.transform.sorted_rows import SortedRows
 from statekit.maintenance.transform.written_state import WrittenState
 from statekit.query.rows.reader import CheckpointReader
 from statekit.query.tables.packed_bytes import RowBatch, row_batches
-from statekit.state.redistribution import moved_rows, put_local
-from statekit.watermark import BEGINNING
+from statekit.state.redistribution import moved_rows
 from statekit.working_copy.unpacked_shard import ShardRows
 
 _FILE_BYTES_MAX = 1 << 30
@@ -219,15 +218,9 @@ class NewOperator:
             with contextlib.ExitStack() as closing:
                 batches = self._batches(shard, closing)
                 for batch in _files(batches):
-                    stored = target.store_changes(record.name, families, batch, local=False)
-                    shard.new.files += [] if stored is None else [stored]
-            own = Batch()
-            rows_of = {name: rows[number] for name, rows in local.items()}
-            for name, size in put_local(own, groups[0], rows_of).items():
-                shard.new.rows[name], shard.new.bytes[name] = size
-            if len(own):
-                stored = target.store_changes(record.name, tuple(local), [own], local=True)
-                shard.new.files += [] if stored is None else [stored]
+                    shard.new.store(target, record.name, families, batch)
+            own = {name: rows[number] for name, rows in local.items()}
+            shard.new.store_local(target, record.name, own)
             count(sum(shard.new.rows.values()))
             shards.append(shard.new.state(epoch))
         return tuple(shards)
@@ -263,7 +256,7 @@ class NewOperator:
             for rows in _stored(backend, name, shard.new.groups):
                 yield _batch(name, rows)
         for each in old if copied.is_whole else ():
-            shard.wakes(each.wake_us)
+            shard.new.wakes(each.wake_us)
 
     def _local_rows(self, record: OperatorRecord, epoch: int) -> dict[str, list[LocalRows]]:
         """Return the rows of each operator state, for each new shard."""
@@ -286,17 +279,7 @@ class _Shard:
 
     def __init__(self, record: OperatorRecord, groups: tuple[int, int], key_groups: int) -> None:
         self._keyed = KeyedRows(record, key_groups)
-        self._indexed = {
-            TIMERS,
-            WAITING,
-            *(state.name for state in record.states if state.ttl is not None),
-        }
-        self.new = NewShard(
-            groups,
-            dict.fromkeys(self._keyed.families, 0),
-            dict.fromkeys(self._keyed.families, 0),
-            dict.fromkeys(record.fires_without_timers, BEGINNING),
-        )
+        self.new = NewShard.blank(record, self._keyed, groups)
 
     def counted(self, family: str, rows: RowBatch) -> Batch:
         """Return rows as a batch, and count them."""
@@ -308,22 +291,10 @@ class _Shard:
     def with_index(self, family: str, rows: RowBatch) -> Batch:
         """Return rows as a batch, with their index rows."""
         batch = self.counted(family, rows)
-        if family not in self._indexed:
-            return batch
-        keyed = self._keyed
-        for row_key, row in zip(rows.keys, rows.rows, strict=True):
-            entry = keyed.entry(family, keyed.parts(family, row_key), row_key, row)
-            if entry is not None:
-                self.wakes({entry.clock: entry.due_us})
-                if entry.family is not None:
-                    batch.put(entry.family, entry.row_key, b"")
+        if self._keyed.has_entries(family):
+            for entry in self._keyed.entries(family, rows.keys, rows.rows):
+                self.new.put_entry(entry, batch)
         return batch
-
-    def wakes(self, times: Mapping[Clock, int]) -> None:
-        """Have the shard wake at these times at the latest."""
-        wake = self.new.wake_us
-        for clock, due_us in times.items():
-            wake[clock] = min(due_us, wake.get(clock, due_us))
 
 
 def _stored(backend: Backend, family: str, groups: tuple[int, int]) -> Iterator[RowBatch]:

@@ -41,6 +41,9 @@ _PASSING = {
 }
 """States of errors after which another try can help, beside lost connections."""
 
+_NO_TEXT = "22021"
+"""The code of the error for text that the encoding of the database does not have."""
+
 _REFUSED = re.compile(
     "password|authentication|pg_hba|does not exist|permission denied|certificate|not supported"
 )
@@ -198,9 +201,15 @@ class Database:
         text = _one_line(error)
         where = f"{user}: PostgreSQL at {self.place}"
         if state[:2] in ("22", "23"):
+            advice = "correct the record or the table"
+            if state == _NO_TEXT:
+                advice = (
+                    "text of PostgreSQL has no zero byte, so remove zero bytes in the job, or "
+                    "write to another kind of target"
+                )
             return ProcessError(
-                f"{where} refuses a value: {text}. Nothing of this epoch is committed: correct the "
-                "record or the table, then start the job again"
+                f"{where} refuses a value: {text}. Nothing of this epoch is committed: {advice}, "
+                "then start the job again"
             )
         if state:
             advice = _ADVICE.get(state, "correct that")

@@ -139,6 +139,19 @@ def test_a_table_of_postgres_that_was_dropped_is_written_again(
     check_postgres(tmp_path, postgres)
 
 
+@pytest.mark.parametrize("state", ["total", "by_cents"])
+def test_text_with_a_zero_byte_is_refused_by_postgres_with_advice(
+    tmp_path: Path, job: Harness, postgres: PostgresSchema, state: str
+) -> None:
+    job.send(Sale("a\0b", 5))
+    sink = sk.sinks.postgres(postgres.url, state)
+    with (
+        sk.mirror(tmp_path / "job", f"sales.{state}", sink) as mirror,
+        pytest.raises(sk.ProcessError, match="has no zero byte, so remove zero bytes in the job"),
+    ):
+        mirror.catch_up()
+
+
 def test_a_column_of_postgres_gets_a_wider_type(
     tmp_path: Path, job: Harness, postgres: PostgresSchema
 ) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import pyarrow.compute as pc
+import pytest
 from deltalake import DeltaTable
 
-import statekit as sk
 from tests.support.places import DOCS
 
 
-def test_the_examples_of_mirrors_write_what_they_say(tmp_path: Path) -> None:
+def test_the_examples_of_mirrors_write_what_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     printed: list[Any] = []
-    given = {"sk": sk, "NamedTuple": NamedTuple, "DeltaTable": DeltaTable, "pc": pc}
-    given |= {"__name__": "page", "place": tmp_path, "print": printed.append}
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    given: dict[str, Any] = {"__name__": "page", "print": printed.append}
     text = (DOCS / "guide" / "mirrors.md").read_text()
     for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(compile(example, "mirrors.md", "exec", dont_inherit=True), given)
@@ -24,4 +26,4 @@ def test_the_examples_of_mirrors_write_what_they_say(tmp_path: Path) -> None:
     assert table == [{"customer": "ada", "value": 700}, {"customer": "bob", "value": 300}]
     assert followed == [{"epoch": 0, "behind": 0}]
     assert log == [{"op": "upsert", **row} for row in table]
-    assert DeltaTable(tmp_path / "first").to_pyarrow_table().num_rows == 2
+    assert DeltaTable(given["place"] / "first").to_pyarrow_table().num_rows == 2

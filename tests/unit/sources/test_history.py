@@ -385,3 +385,35 @@ def test_a_boundary_that_is_not_of_the_type_of_its_field_is_refused(
     log = Log({}, bounded=True, at_end=False)
     with pytest.raises(StateTypeError, match=problem):
         sk.Job("orders").source("orders", Order, history=log, then=log, boundary=boundary)
+
+
+@sk.process(key="name")
+def counted(record: dict[str, Any], n: sk.ValueState[int]) -> None:
+    n.update((n.get() or 0) + 1)
+
+
+def test_dicts_without_the_boundary_field_belong_to_the_stream_and_other_types_are_named(
+    tmp_path: Path,
+) -> None:
+    for part in ("past", "now"):
+        (tmp_path / part).mkdir()
+        lines = [{"name": part, "at": {"past": 1, "now": 7}[part]}, {"name": f"{part} without"}]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / part / "a.jsonl").write_text(text)
+
+    def run(first: Any) -> None:
+        job = sk.Job("measures")
+        job.source(
+            "measures",
+            dict[str, Any],
+            history=sources.json_lines(tmp_path / "past", static=True),
+            then=sources.json_lines(tmp_path / "now", static=True),
+            boundary={"at": first},
+        ).process(counted)
+        job.run(checkpoint=tmp_path / "checkpoint")
+
+    with pytest.raises(ProcessError, match="the field 'at' with '5', and a record has 1 in it"):
+        run("5")
+    run(5)
+    table = sk.read(tmp_path / "checkpoint", "counted", "n").read_all()
+    assert sorted(table["name"].to_pylist()) == ['"now without"', '"now"', '"past"']

@@ -75,6 +75,22 @@ def test_an_epoch_has_as_many_records_as_its_size(
     assert spent(run) == sums(ORDERS)
 
 
+def test_a_history_may_be_removed_after_it_has_ended(
+    root: Path, kafka: KafkaBroker, topic: str
+) -> None:
+    kafka.create_topic(topic, 2)  # nothing is read of one of its partitions
+    put(kafka, topic, ORDERS[3:6])
+    history = sk.sources.json_lines(root.parent / "history.jsonl", static=True)
+    lines = [json.dumps(each._asdict()) + "\n" for each in ORDERS[:3]]
+    (root.parent / "history.jsonl").write_text("".join(lines))
+    then = source(kafka, topic)
+    first = job_of(None, history=history, then=then).run(checkpoint=root)
+    put(kafka, topic, ORDERS[6:8])
+    put(kafka, topic, ORDERS[8:], partition=1)
+    second = job_of(source(kafka, topic)).run(checkpoint=root)
+    assert spent(first, second) == sums(ORDERS)
+
+
 class Tagged(NamedTuple):
     cents: int
     customer: str | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import pickle
 import re
 import uuid
@@ -93,6 +94,21 @@ def test_a_run_reads_all_rows_and_the_next_one_continues(
     second = job_of(source(orders)).run(checkpoint=root)
     assert spent(first, second) == sums(ORDERS)
     assert job_of(source(orders)).run(checkpoint=root).epochs == 0
+
+
+@pytest.mark.parametrize("read", [0, 2])
+def test_a_history_may_be_removed_after_it_has_ended(
+    root: Path, orders: PostgresSchema, read: int
+) -> None:
+    history = sk.sources.json_lines(root.parent / "history.jsonl", static=True)
+    lines = [json.dumps(each._asdict()) + "\n" for each in ORDERS[:3]]
+    (root.parent / "history.jsonl").write_text("".join(lines))
+    if read:
+        put(orders, ORDERS[3 : 3 + read])
+    first = job_of(None, history=history, then=source(orders)).run(checkpoint=root)
+    put(orders, ORDERS[3 + read :])
+    second = job_of(source(orders)).run(checkpoint=root)
+    assert spent(first, second) == sums(ORDERS)
 
 
 def test_an_epoch_has_as_many_records_as_its_size(root: Path, orders: PostgresSchema) -> None:

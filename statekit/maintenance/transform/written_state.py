@@ -22,14 +22,7 @@ from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.value_codec import PickleCodec
-from statekit.errors import (
-    CALL_FAILURES,
-    CorruptCheckpointError,
-    ProcessError,
-    StateSchemaError,
-    StateTypeError,
-    is_users,
-)
+from statekit.errors import CALL_FAILURES, ProcessError, StateSchemaError, StateTypeError, is_users
 from statekit.job.plan import Operator
 from statekit.keygroup import GROUP_BYTES, key_group, pack_group
 from statekit.maintenance.transform.state_row import StateRow
@@ -37,7 +30,7 @@ from statekit.query.tables.columns import TIMESTAMP, key_column
 from statekit.query.tables.packed_bytes import RowBatch
 from statekit.query.tables.row_parts import Family, stamped_rows
 from statekit.query.tables.table import layout_of, names_of
-from statekit.query.tables.table_rows import cell_text, encoder_of
+from statekit.query.tables.table_rows import MISFITS, encoder_of, row_text
 from statekit.shown import shown, shown_error, shown_text
 from statekit.state.base import StateSpec
 from statekit.state.timers import Timer
@@ -190,8 +183,7 @@ class WrittenState:
             raise self._wrong_columns("; ".join(wrong))
         rows, _, refused = encoder.rows(batch)
         for place, reason in refused:
-            row = {field: cell_text(batch.column(field)[place]) for field in batch.schema.names}
-            with self._refused(first + place, row):
+            with self._refused(first + place, row_text(batch.slice(place, 1))):
                 raise StateTypeError(reason)
         return rows
 
@@ -233,15 +225,15 @@ class WrittenState:
                 f"{', '.join(keys)}, timer, clock, at"
             )
         schemas = [Schema.from_json(field.type) for field in self._record.key]
-        parts = [
-            key_column(schema).values(batch.column(name))
-            for schema, name in zip(schemas, keys, strict=True)
-        ]
+        columns = [(key_column(schema), name) for schema, name in zip(schemas, keys, strict=True)]
         encode = schema_key_codec(key_schema(self._record)).encode
         found = RowBatch([], [b""] * batch.num_rows)
-        for place, row in enumerate(batch.to_pylist()):
-            with self._refused(first + place, row):
-                key = tuple(part[place] for part in parts) if len(parts) > 1 else parts[0][place]
+        for place in range(batch.num_rows):
+            one = batch.slice(place, 1)
+            with self._refused(first + place, row_text(one)):
+                parts = [column.values(one.column(name))[0] for column, name in columns]
+                key = tuple(parts) if len(parts) > 1 else parts[0]
+                (row,) = one.to_pylist()
                 timer = row.get("clock", "event"), row["at"], row.get("timer", "default")
                 group = pack_group(key_group(key, self._key_groups))
                 found.keys.append(group + encode(key) + self._timer_row(*timer))
@@ -254,7 +246,7 @@ class WrittenState:
         """Add the row to the error of a row that is not of the declared type."""
         try:
             yield
-        except (StateTypeError, CorruptCheckpointError, ValueError, TypeError) as error:
+        except MISFITS as error:
             raise StateTypeError(
                 f"{self.where}: row {number}, {shown(row, 200)}, is refused: {shown_text(error)}. "
                 "Nothing was written: correct the row, or the declared type"

@@ -156,6 +156,11 @@ def reason_of(error: BaseException) -> str:
     return shown_text(error.__cause__ or error).strip()
 
 
+def row_text(row: pa.RecordBatch) -> dict[str, str | None]:
+    """Return a batch of one row as texts, for messages."""
+    return {name: cell_text(row.column(name)[0]) for name in row.schema.names}
+
+
 def cell_text(cell: pa.Scalar) -> str | None:
     """Return a value of a column as text, also if Python cannot hold it.
 

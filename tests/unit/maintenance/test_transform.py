@@ -442,6 +442,15 @@ def writes(state: str, rows: Any, operator: str = "per_customer") -> Any:
             "there is no column cents in customer, value",
         ),
         (
+            writes(
+                "_timers",
+                pa.record_batch(
+                    {"customer": ["a"], "at": pa.array([1 << 40], pa.timestamp("s", "UTC"))}
+                ),
+            ),
+            "row 0, .* is refused: .*out of range",
+        ),
+        (
             writes("total", pa.record_batch({"customer": ["a"]})),
             "column value of type int64 is missing",
         ),

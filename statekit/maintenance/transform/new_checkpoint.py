@@ -68,6 +68,7 @@ class NewCheckpoint:
         self._mark = TransformMark(source=source.repository.url, epoch=source.manifest.epoch)
         self.completed = self._begin()
         """The manifest of an attempt that was killed after its commit; None without one."""
+        self._may_be_committed = False
         self._objects: StagedObjects | None = None
         self.repository = self._store.through(self._staged)
 
@@ -160,9 +161,11 @@ class NewCheckpoint:
         # Before the commit: a job may write files of its own after it.
         lost = [path for path in store.tree(paths.DATA) if path not in objects.written]
         ((path, data),) = objects.staged.items()
+        self._may_be_committed = True
         try:
             store.create(path, data)
         except FencedError as error:
+            self._may_be_committed = False
             raise FencedError(
                 f"another transform has committed {store.url} meanwhile: nothing of this one is in "
                 "it. Run one at a time"
@@ -180,7 +183,7 @@ class NewCheckpoint:
         The mark stays, and so does the job file, which another attempt may have found.
         """
         objects = self._objects
-        if objects is not None and self._store.latest_epoch() is None:
+        if objects is not None and not self._may_be_committed:
             self._store.collect(path for path in objects.written if path.startswith(paths.DATA))
 
 

@@ -62,6 +62,9 @@ def test_a_transform_keeps_sparks_log_of_a_checkpoint_that_another_one_has_compl
     with pytest.raises(FencedError, match=r"has committed epoch 0 of .* meanwhile"):
         sk.transform(shop())(is_overtaken).run(old, into=new)
     assert logs[0].read_text() == "v1"
+    manifest = Repository(new).manifest(0)
+    files = {ref.path for shard in manifest.operators["last"].shards for ref in shard.files}
+    assert {*Repository(new).tree("data")} == files
     run(new, 5, 7, 9)
     assert values(new) == [5, 7, 9]
 

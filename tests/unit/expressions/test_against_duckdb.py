@@ -10,7 +10,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from statekit.expressions.compiled import CompiledExpression
-from statekit.expressions.tree import CallNode, ExpressionNode, walk
+from statekit.expressions.tree import CallNode, ExpressionNode, LiteralNode, walk
 from statekit.expressions.typed import Typed
 from tests.support.effort import SOAK
 from tests.support.expression_trees import ROWS, Row, trees
@@ -31,6 +31,14 @@ def means_the_same(typed: Typed) -> bool:
     if typed.operation == "coalesce" and typed.type.kind == "decimal":
         return False  # it has a smaller type, which the sum of others leaves
     return all(map(means_the_same, typed.operands))
+
+
+def has_long_literals(tree: ExpressionNode) -> bool:
+    """Whether there is a float with so many digits that DuckDB, for which it is a decimal, rounds
+    it twice.
+    """
+    values = [node.value for node in walk(tree) if isinstance(node, LiteralNode)]
+    return any(isinstance(value, float) and len(repr(value)) > 15 for value in values)
 
 
 def values_in_duckdb(expression: CompiledExpression, rows: list[Row]) -> list[Any]:
@@ -60,6 +68,8 @@ def test_it_has_the_same_values(tree: ExpressionNode, rows: list[Row]) -> None:
     calls = {node.function for node in walk(tree) if isinstance(node, CallNode)}
     if calls & {"FLOOR", "CEIL"} or not means_the_same(expression.typed):
         reject()  # it computes FLOOR and CEIL of ints as floats
+    if has_long_literals(tree):
+        reject()
     right = [row for row in rows if not result_of(expression, row)[1]]
     wanted = pa.array(map(expression.of_record, right), expression.type.arrow).to_pylist()
     found = values_in_duckdb(expression, right)

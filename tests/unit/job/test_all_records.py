@@ -94,7 +94,9 @@ def test_results_are_those_of_plain_python(name: str) -> None:
 @pytest.mark.slow
 def test_a_record_that_is_not_combined_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     combined = Combiner.combine
-    monkeypatch.setattr(Combiner, "combine", lambda self, of, *late: combined(self, of[:1], *late))
+    monkeypatch.setattr(
+        Combiner, "combine", lambda self, of, *late, **how: combined(self, of[:1], *late, **how)
+    )
     assert only_here(JOBS["count"](), "plain Python")
 
 

@@ -121,6 +121,10 @@ class Paid(NamedTuple):
     cents: int | None
     start: dt.datetime
 
+class TwiceByAd(NamedTuple):
+    ad: str
+    twice: str
+
 def double(held: int, added: Click) -> int:
     return held + 2 * (added.cents or 0)
 
@@ -129,9 +133,9 @@ windows = clicks.window(sk.session("1 h"), key="ad", event_time="at")
 windows.sum("cents")
 windows.sum("cents", into=Paid, name="paid")
 windows.collect()
-windows.aggregate(
-    sk.Aggregate(int, double, str, int.__add__), accumulator=int, result=str, name="twice"
-)
+twice = sk.Aggregate(int, double, str, int.__add__)
+own = sk.OwnAggregate(twice, accumulator=int, result=str)
+windows.aggregate(twice=own, name="twice", into=TwiceByAd)
 for number, operator in enumerate(clicks._job.operators):
     Path("{home}", str(number)).write_bytes(pickled(operator.declared).data)
 """

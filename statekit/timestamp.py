@@ -28,6 +28,9 @@ _YEAR = 31_557_600_000_000
 TIME_BYTES = 8
 """The length of an instant packed by `sortable_micros`, in bytes."""
 
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""The dates that Python has, of the years 1 to 9999, in days since 1970."""
+
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _SIGN = 1 << 63

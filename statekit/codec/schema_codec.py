@@ -32,7 +32,7 @@ Json = Any
 
 # ------------------------------------------------------------------ values
 
-_SCALARS: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
+_SCALARS = {kind: SCALARS[kind] for kind in ("bool", "int", "float", "str")}
 """Scalars whose decoded MessagePack form is JSON. A float may be stored as an int."""
 
 

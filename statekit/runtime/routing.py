@@ -212,7 +212,7 @@ class Routing:
         taken = (_taken(of, keyed.order) if len(of) else () for of in (records, times, inputs))
         # Prefixes are tokens, too, since keys 1 and True are equal.
         batch = KeyedBatch(prefixes, groups, keys, *taken)._replace(prefixes=prefixes)
-        return batch.in_columns() if self._operator.declared.traits.takes_columns else batch
+        return self._builder.taken(batch)
 
 
 def _taken(values: Sequence[Any], order: Sequence[int]) -> Sequence[Any]:

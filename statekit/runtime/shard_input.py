@@ -164,6 +164,14 @@ class KeyedBatchBuilder:
         """Return a batch of records with known keys and key groups."""
         return KeyedBatch(keys, groups, keys, records, self.times(records))
 
+    def taken(self, batch: KeyedBatch) -> KeyedBatch:
+        """Return a batch with its records as the process takes them: columns, or records."""
+        if self._process.traits.takes_columns:
+            return batch.in_columns()
+        if isinstance(batch.records, CombinedRows):
+            return batch._replace(records=list(batch.records))
+        return batch
+
     def times(self, records: Sequence[Any]) -> Sequence[int]:
         """Return the event time of each record in microseconds; nothing without event time."""
         if self._process.event_time is None:

@@ -19,29 +19,25 @@ import pyarrow as pa
 from statekit.checkpoint.era import PERMANENT, Era
 from statekit.checkpoint.job_file import CLOCK_TAGS, TIMERS
 from statekit.checkpoint.state_kinds import RowShape
-from statekit.codec.key_codec import schema_key_codec
-from statekit.codec.schema import Schema
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import CALL_FAILURES, ProcessError, StateSchemaError, StateTypeError, is_users
 from statekit.job.plan import Operator
 from statekit.keygroup import GROUP_BYTES, key_group, pack_group
 from statekit.maintenance.transform.state_row import StateRow
-from statekit.query.tables.columns import TIMESTAMP, key_column
+from statekit.query.tables.columns import TIMESTAMP
+from statekit.query.tables.key_columns import KeyEncoder
 from statekit.query.tables.packed_bytes import RowBatch
 from statekit.query.tables.row_parts import Family, stamped_rows
 from statekit.query.tables.table import layout_of, names_of
-from statekit.query.tables.table_rows import MISFITS, encoder_of, row_text
+from statekit.query.tables.table_rows import MISFITS, POSITIONS, encoder_of, row_text
 from statekit.shown import shown, shown_error, shown_text
 from statekit.state.base import StateSpec
 from statekit.state.timers import Timer
 from statekit.state.ttl import unstamped
-from statekit.stored_types import key_schema
 from statekit.timestamp import datetime_to_micros, sortable_micros
 
 _ERA = Era(1)
 """The era of all rows of a state that no job has run with."""
-
-_POSITIONS_MAX = 1 << 48
 
 
 class WrittenState:
@@ -122,7 +118,7 @@ class WrittenState:
         return b""
 
     def _position(self, number: object) -> bytes:
-        if type(number) is not int or not 0 <= number < _POSITIONS_MAX:
+        if type(number) is not int or not 0 <= number < POSITIONS:
             raise StateTypeError("the position is an int from 0 to 2^48-1")
         return bytes(6) + number.to_bytes(6, "big")
 
@@ -224,19 +220,15 @@ class WrittenState:
                 f"the columns are {', '.join(batch.schema.names)}, and timers have "
                 f"{', '.join(keys)}, timer, clock, at"
             )
-        schemas = [Schema.from_json(field.type) for field in self._record.key]
-        columns = [(key_column(schema), name) for schema, name in zip(schemas, keys, strict=True)]
-        encode = schema_key_codec(key_schema(self._record)).encode
+        encoder = KeyEncoder(self._record)
         found = RowBatch([], [b""] * batch.num_rows)
         for place in range(batch.num_rows):
             one = batch.slice(place, 1)
             with self._refused(first + place, row_text(one)):
-                parts = [column.values(one.column(name))[0] for column, name in columns]
-                key = tuple(parts) if len(parts) > 1 else parts[0]
+                (prefix,) = encoder.prefixes([one.column(name) for name in keys], self._key_groups)
                 (row,) = one.to_pylist()
                 timer = row.get("clock", "event"), row["at"], row.get("timer", "default")
-                group = pack_group(key_group(key, self._key_groups))
-                found.keys.append(group + encode(key) + self._timer_row(*timer))
+                found.keys.append(prefix + self._timer_row(*timer))
         return found
 
     # ------------------------------------------------------------------------------- errors

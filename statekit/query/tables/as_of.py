@@ -16,17 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statekit.checkpoint.era import PERMANENT
-from statekit.codec.key_codec import schema_key_codec
-from statekit.codec.schema import Schema
 from statekit.codec.vectorized import ints_of_sortable
 from statekit.errors import QueryError
 from statekit.keygroup import GROUP_BYTES
-from statekit.query.tables.columns import TIMESTAMP, key_column
+from statekit.query.tables.columns import TIMESTAMP
+from statekit.query.tables.key_columns import KeyEncoder
 from statekit.query.tables.packed_bytes import PackedBytes, RowBatch
 from statekit.query.tables.row_parts import Family, Positions, RowParts
 from statekit.query.tables.table import column_names, columns_of_key, whole_values
 from statekit.query.tables.table_rows import MISFITS, check_columns, reason_of
-from statekit.stored_types import key_schema
 from statekit.timestamp import TIME_BYTES
 
 AT = "at"
@@ -118,21 +116,14 @@ class StoreAsOf:
             named = zip(asked, arrays, strict=False)
             wrong += [f"column {field.name} has nulls" for field, of in named if of.null_count]
             if not wrong:
-                return self._encoded(arrays[:-1]), arrays[-1].cast(pa.int64()).to_pylist()
+                keys = KeyEncoder(family.operator).encoded(arrays[:-1])
+                return keys, arrays[-1].cast(pa.int64()).to_pylist()
         except MISFITS as error:
             wrong = [f"a value is not of its type: {reason_of(error)}"]
         raise QueryError(
             f"as_of= needs the columns of the key and {AT!r}, the time: {'; '.join(wrong)}. "
             "Nothing was read: correct the table. Times have microseconds"
         )
-
-    def _encoded(self, columns: Sequence[pa.Array]) -> list[bytes]:
-        """Return the keys of columns, as they are stored."""
-        operator = self._value.family.operator
-        types = [Schema.from_json(field.type) for field in operator.key]
-        parts = [key_column(of).values(array) for of, array in zip(types, columns, strict=True)]
-        keys = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
-        return schema_key_codec(key_schema(operator)).encode_all(keys)
 
     def _places(
         self, keys: Sequence[bytes], times: Sequence[int]

@@ -7,28 +7,65 @@ variable length and of unknown type are decoded one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statekit.checkpoint.job_file import OperatorRecord
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
-from statekit.codec.vectorized import ints_of_sortable
+from statekit.codec.vectorized import big_endian, ints_of_sortable, key_groups
 from statekit.errors import CorruptCheckpointError
 from statekit.query.tables.columns import DURATION, INT, TIMESTAMP, WIDE_INT, key_column
 from statekit.query.tables.packed_bytes import Offsets, PackedBytes
 from statekit.records.nested_types import tuple_names
-from statekit.timestamp import MAX_MICROS, MIN_MICROS
+from statekit.stored_types import key_schema
+from statekit.timestamp import FIRST_DAY, LAST_DAY, MAX_MICROS, MIN_MICROS
 
 _SIGN64 = np.uint64(1 << 63)
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 to 9999
 
 Decode = Callable[[PackedBytes, Offsets], tuple[pa.Array, Offsets]]
 """Returns the values that begin at the offsets, and the offsets after them. Raises ValueError or
 IndexError.
 """
+
+
+class KeyEncoder:
+    """Encodes the keys of an operator from their columns.
+
+    Parameters:
+        operator: the operator.
+    """
+
+    def __init__(self, operator: OperatorRecord) -> None:
+        self._columns = [key_column(Schema.from_json(field.type)) for field in operator.key]
+        self._encode = schema_key_codec(key_schema(operator)).encode_all
+
+    def encoded(self, arrays: Sequence[pa.Array]) -> list[bytes]:
+        """Return the stored bytes of keys.
+
+        Parameters:
+            arrays: a column for each field of the key.
+        """
+        return self._encode(self._keys(arrays))
+
+    def prefixes(self, arrays: Sequence[pa.Array], groups: int) -> list[bytes]:
+        """Return the start of the row keys of keys: key group and stored bytes.
+
+        Parameters:
+            arrays: a column for each field of the key.
+            groups: the number of key groups.
+        """
+        keys = self._keys(arrays)
+        encoded = self._encode(keys)  # first: its errors name the key
+        return list(map(add, big_endian(key_groups(keys, groups), len(keys)), encoded))
+
+    def _keys(self, arrays: Sequence[pa.Array]) -> Sequence[Any]:
+        parts = [column.values(array) for column, array in zip(self._columns, arrays, strict=True)]
+        return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
 
 
 class KeyColumn(NamedTuple):
@@ -142,7 +179,7 @@ def _instants(packed: PackedBytes, starts: Offsets) -> tuple[pa.Array, Offsets]:
 def _days(packed: PackedBytes, starts: Offsets) -> tuple[pa.Array, Offsets]:
     flipped = packed.numbers(starts, ">u4").astype(np.uint32)
     days = pa.array((flipped ^ np.uint32(1 << 31)).view(np.int32))
-    _check_between(days, _FIRST_DAY, _LAST_DAY)
+    _check_between(days, FIRST_DAY, LAST_DAY)
     return days.cast(pa.date32()), starts + 4
 
 

@@ -11,7 +11,6 @@ form only are exempt.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
 from operator import add
 from typing import Any, NamedTuple
 
@@ -24,10 +23,9 @@ from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.value_codec import ValueCodec
 from statekit.codec.value_plan import ENCODER
-from statekit.codec.vectorized import big_endian, key_groups_of_ints
 from statekit.errors import CorruptCheckpointError, StateTypeError
-from statekit.keygroup import key_group
 from statekit.query.tables.columns import WIDE_INT, Column, Struct, key_column, value_column
+from statekit.query.tables.key_columns import KeyEncoder
 from statekit.query.tables.packed_bytes import RowBatch
 from statekit.query.tables.row_parts import Family, stamped_rows
 from statekit.query.tables.table import TableColumn, layout_of, names_of
@@ -35,9 +33,8 @@ from statekit.records.declaration import ValueMismatch
 from statekit.records.nested_types import parts_of
 from statekit.shown import shown_text
 from statekit.state.row_versions import value_schema
-from statekit.stored_types import key_schema
 
-_POSITIONS = 1 << 48
+POSITIONS = 1 << 48
 """A position of a list element has six bytes after those of its epoch."""
 
 
@@ -73,10 +70,7 @@ class TableRows:
         assert state is not None, "only states have rows of values"
         layout = layout_of(family, wide=wide)
         self._layout = layout
-        self._fields = [Schema.from_json(field.type) for field in family.operator.key]
-        self._keys = [key_column(field) for field in self._fields]
-        self._encode_keys = schema_key_codec(key_schema(family.operator)).encode_all
-        self._groups = _group_function(self._fields, key_groups)
+        self._keys, self._key_groups = KeyEncoder(family.operator), key_groups
         self._place = _place_function(family, wide)
         self._value = _value_function(value_schema(state), codec, wide)
         self._era = state.expiry_era
@@ -119,13 +113,8 @@ class TableRows:
     def _encoded(self, batch: pa.RecordBatch) -> RowBatch:
         arrays = {field.name: _cast(batch.column(field.name), field) for field in self.columns}
         layout = self._layout
-        parts = [
-            column.values(arrays[name])
-            for column, name in zip(self._keys, names_of(layout.key), strict=True)
-        ]
-        keys = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
-        encoded = self._encode_keys(keys)  # first: its errors name the key
-        row_keys = list(map(add, self._groups(parts, keys), encoded))
+        of_keys = [arrays[name] for name in names_of(layout.key)]
+        row_keys = self._keys.prefixes(of_keys, self._key_groups)
         if self._place is not None:
             place = self._place(arrays[layout.place[0].field.name])
             row_keys = list(map(add, row_keys, place))
@@ -184,17 +173,6 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
 # --------------------------------------------------------------------------- parts of a row
 
 
-def _group_function(
-    fields: Sequence[Schema], key_groups: int
-) -> Callable[[Sequence[Sequence[Any]], Sequence[Any]], list[bytes]]:
-    """Return a function from the columns of keys, and the keys, to the bytes of their key
-    groups.
-    """
-    if all(field.kind == "int" for field in fields):
-        return lambda parts, keys: big_endian(key_groups_of_ints(parts, key_groups), len(keys))
-    return lambda _, keys: big_endian(map(key_group, keys, repeat(key_groups)), len(keys))
-
-
 def _place_function(family: Family, wide: bool) -> Callable[[pa.Array], Sequence[bytes]] | None:
     """Return a function from map keys or positions to the end of row keys; None for states with one
     row per key.
@@ -217,8 +195,8 @@ def _positions(array: pa.Array) -> list[bytes]:
     if array.null_count:
         raise ValueError("its position is null")
     numbers = array.to_numpy()
-    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < _POSITIONS:
-        raise ValueError(f"its position is not from 0 to {_POSITIONS - 1}")
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < POSITIONS:
+        raise ValueError(f"its position is not from 0 to {POSITIONS - 1}")
     packed = np.zeros((len(numbers), 12), np.uint8)
     packed[:, 4:] = numbers.astype(">i8").view(np.uint8).reshape(-1, 8)
     found: list[bytes] = packed.view("V12").reshape(-1).tolist()
@@ -270,7 +248,7 @@ def _has_one_form(schema: Schema) -> bool:
 def encoder_of(
     family: Family, codec: ValueCodec[Any], key_groups: int, schema: pa.Schema
 ) -> tuple[TableRows, list[str]]:
-    """Return the encoder for a table with this schema, and what is wrong with its columns."""
+    """Return the encoder for a table with this schema, and the faults of its columns."""
     forms = (True,) if any(map(_has_wide_ints, schema.types)) else (False, True)
     encoders = [TableRows(family, codec, key_groups, wide=wide) for wide in forms]
     wrong = [check_columns(schema, encoder.columns) for encoder in encoders]
@@ -283,8 +261,8 @@ def _has_wide_ints(type_: pa.DataType) -> bool:
 
 
 def check_columns(given: pa.Schema, wanted: Sequence[pa.Field]) -> list[str]:
-    """Return what is wrong with the columns of a table: the missing ones, and those of a type whose
-    values cannot be of the wanted type.
+    """Return the faults of the columns of a table: one is missing, or of a type whose values cannot
+    be of the wanted type.
 
     >>> check_columns(pa.schema({"n": pa.string()}), [pa.field("n", pa.int64())])
     ['column n is of type string, and must be int64']

@@ -9,10 +9,7 @@ import pyarrow.compute as pc
 
 from statekit.expressions.value_types import ValueType, holding_type
 from statekit.records.record_type import RecordType
-from statekit.timestamp import MAX_MICROS, MIN_MICROS
-
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""The dates that Python has, in days since 1970."""
+from statekit.timestamp import FIRST_DAY, LAST_DAY, MAX_MICROS, MIN_MICROS
 
 
 def certainly_fit(member: RecordType, batch: pa.RecordBatch) -> bool:
@@ -34,7 +31,7 @@ def _fits(found: ValueType, column: Any) -> bool:
     if found.kind == "timestamp":
         return _are_within(column.view(pa.int64()), MIN_MICROS, MAX_MICROS)
     if found.kind == "date":
-        return _are_within(column.view(pa.int32()), _FIRST_DAY, _LAST_DAY)
+        return _are_within(column.view(pa.int32()), FIRST_DAY, LAST_DAY)
     return True
 
 

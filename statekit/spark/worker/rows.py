@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from statekit.errors import IncompleteEpochError, ProcessError, UnsortedError
 from statekit.functions.process import Process
 from statekit.records.arrow_sort import comparable_parts, order_by, sort_keys
+from statekit.records.combined_rows import CombinedRows
 from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
 from statekit.records.record_type import RecordReader, RecordType
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
@@ -296,13 +297,8 @@ class RowBatchBuilder(KeyedBatchBuilder):
         """
         combiner = self._process.traits.combiner
         assert combiner is not None
-        size = combiner.key_size
-        keys = columns[0] if size == 1 else list(zip(*columns[:size], strict=True))
-        if self._process.traits.takes_columns:
-            times = () if self._process.event_time is None else columns[-1]
-            return KeyedBatch(keys, groups, keys, columns, times)
-        records = list(map(combiner.combined.cls, *columns))
-        return KeyedBatch(keys, groups, keys, records, columns[-1])
+        rows = CombinedRows(combiner.combined.cls, columns, combiner.key_size)
+        return self.taken(self.batch(self.keys(rows), groups, rows))
 
 
 def batches_of_rows(

@@ -303,8 +303,7 @@ class ShardStep:
             groups = list(map(known.get, keys, repeat(-1))) if known else [-1]
             if -1 in groups:
                 groups = list(_groups_in_shard(builder, keys, records, sender, plan))
-            batch = builder.batch(keys, groups, records)
-            yield batch.in_columns() if process.traits.takes_columns else batch
+            yield builder.taken(builder.batch(keys, groups, records))
 
 
 def _batches_out(

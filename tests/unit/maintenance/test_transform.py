@@ -377,7 +377,7 @@ def test_states_get_other_names_and_operators_without_being_decoded(old: Path) -
         pass
 
     @orders_2.on_timer
-    def rings(timer: sk.Timer) -> None:
+    def fires(timer: sk.Timer) -> None:
         pass
 
     @sk.transform(shop(orders_2))

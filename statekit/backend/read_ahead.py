@@ -44,6 +44,7 @@ class SortedReads:
     Parameters:
         family: the column family of rocksdict.
         scan: returns the rows between two keys.
+        cursor: returns an iterator of rocksdict, for many short ranges.
         check_readable: raises if rows between two keys are unreadable.
         errors: converts the errors of rocksdict.
         next_keys: predicts the keys that are read next.
@@ -53,6 +54,7 @@ class SortedReads:
 
     _family: Any
     _scan: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]
+    _new_cursor: Callable[[], Any]
     _check_readable: Callable[[bytes, bytes], None]
     _errors: AbstractContextManager[None]
     _hint: NextKeys | None
@@ -137,7 +139,7 @@ class SortedReads:
 
     def _from_cursor(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """Return the first rows of a range."""
-        cursor = self._cursor = self._cursor or self._family.iter()
+        cursor = self._cursor = self._cursor or self._new_cursor()
         entries: list[tuple[bytes, bytes]] = []
         try:
             cursor.seek(start)

@@ -843,6 +843,14 @@ def bytes_of_reading(path: Path, rows: Sequence[tuple[bytes, bytes]]) -> int:
     return read
 
 
+def await_merge(path: Path) -> None:
+    """Wait until a merge has started in the database that is open at `path`."""
+    deadline = monotonic() + PATIENCE_S
+    while "compaction_started" not in (path / "LOG").read_text():
+        assert monotonic() < deadline, "no merge has started"
+        sleep(0.001)
+
+
 def test_a_merge_that_takes_longer_than_its_epoch_is_not_cancelled_by_the_close(
     tmp_path: Path,
 ) -> None:
@@ -851,15 +859,29 @@ def test_a_merge_that_takes_longer_than_its_epoch_is_not_cancelled_by_the_close(
         write_and_close(RocksBackend(tmp_path, ["a"]), keys, b"%d" % epoch)
     assert tables_in(tmp_path) == 8
     backend = RocksBackend(tmp_path, ["a"])
-    deadline = monotonic() + PATIENCE_S
-    while "compaction_started" not in (tmp_path / "LOG").read_text():
-        assert monotonic() < deadline, "no merge started when the database was opened"
-        sleep(0.001)
+    await_merge(tmp_path)
     write_and_close(backend, keys[:1], b"last")
     assert tables_in(tmp_path) < 8
     backend = RocksBackend(tmp_path, ["a"])
     expected = dict.fromkeys(keys, b"7") | {keys[0]: b"last"}
     assert dict(backend.scan("a", b"", END)) == expected
+    backend.close()
+
+
+def test_tables_are_merged_sooner_if_scattered_ranges_are_read(tmp_path: Path) -> None:
+    keys = [number.to_bytes(4, "big") for number in range(20_000)]
+    for epoch in range(5):
+        write_and_close(RocksBackend(tmp_path, ["a"]), keys, b"%d" % epoch)
+    assert tables_in(tmp_path) == 5
+    backend = RocksBackend(tmp_path, ["a"])
+    ranges = [(key, key + b"\x00") for key in keys[::100]]
+    for (key, _), found in zip(ranges, backend.reader("a").scan_each(ranges, 10), strict=True):
+        assert found == [(key, b"4")]
+    await_merge(tmp_path)
+    write_and_close(backend, keys[:1], b"last")
+    assert tables_in(tmp_path) < 5
+    backend = RocksBackend(tmp_path, ["a"])
+    assert dict(backend.scan("a", b"", END)) == dict.fromkeys(keys, b"4") | {keys[0]: b"last"}
     backend.close()
 
 

@@ -198,6 +198,7 @@ class RocksBackend:
         self._write_options.disable_wal = True
         self._write_options.no_slowdown = True
         self._written: set[str] = set()
+        self._read_by_ranges: set[str] = set()
         self._readers: weakref.WeakSet[SortedReads] = weakref.WeakSet()
         self._scans: weakref.WeakSet[Generator[tuple[bytes, bytes]]] = weakref.WeakSet()
 
@@ -234,17 +235,19 @@ class RocksBackend:
         family = self._family(state)
         scan, check = partial(self.scan, state), partial(self._check_readable, family)
         errors = _StorageErrors(self, "read")
-        cursor = partial(self._cursor_of_ranges, family)
+        cursor = partial(self._cursor_of_ranges, state)
         reads = SortedReads(family, scan, cursor, check, errors, next_keys, first_key)
         self._readers.add(reads)
         return RowReads(reads.get, reads.get_all, reads.scan, reads.scan_each)
 
-    @staticmethod
-    def _cursor_of_ranges(family: rocksdict.Rdict) -> rocksdict.RdictIter:
+    def _cursor_of_ranges(self, state: str) -> rocksdict.RdictIter:
         """Return an iterator for many short ranges, and have the runs merged sooner."""
-        if _added_runs(family) >= _ADDED_RUNS_OF_RANGES:
-            trigger = str(_RUNS_BEFORE_MERGE_OF_RANGES)
-            family.set_options({"level0_file_num_compaction_trigger": trigger})
+        family = self._family(state)
+        if state not in self._read_by_ranges:
+            self._read_by_ranges.add(state)
+            if _added_runs(family) >= _ADDED_RUNS_OF_RANGES:
+                trigger = str(_RUNS_BEFORE_MERGE_OF_RANGES)
+                family.set_options({"level0_file_num_compaction_trigger": trigger})
         return family.iter()
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from statekit.functions.stateless import Stateless
 from statekit.names import name_fault
 from statekit.records.output_type import OutputType
 from statekit.records.output_union import AnyOutput, OutputUnion
-from statekit.records.union import Records
+from statekit.records.union import Records, records_of
 from statekit.sinks.protocol.frame_sinks import Target
 from statekit.sources.spark import AnySource
 from statekit.state.base import StateSpec
@@ -91,6 +92,11 @@ class Operator:
     def streams(self) -> tuple[str, ...]:
         """Names of all input streams. The number of an input is its position in this tuple."""
         return self.inputs + self.broadcasts
+
+    @property
+    def emits(self) -> tuple[str, str, str]:
+        """Names of its streams of outputs, late records and failed records."""
+        return self.name, self.late, self.errors
 
     @property
     def late(self) -> str:
@@ -201,9 +207,24 @@ class Plan:
         self.name = name
         self.key_groups = key_groups
         self.sources: list[Input] = []
-        self.operators: list[Operator] = []
-        self.transforms: list[Transform] = []
         self.sinks: list[Output] = []
+        self._operators: list[Operator] = []
+        self._transforms: dict[str, Transform] = {}
+        self._grown: dict[str, Callable[[], Process[Any, Any, Any]]] = {}
+        """Operators with inputs that their functions do not take yet, and what returns functions
+        that do."""
+
+    @property
+    def operators(self) -> list[Operator]:
+        """The operators, each after those that feed it."""
+        self._assemble()
+        return self._operators
+
+    @property
+    def transforms(self) -> list[Transform]:
+        """The transforms, each after those that feed it."""
+        self._assemble()
+        return list(self._transforms.values())
 
     def free_name(self, kind: Literal["source", "operator", "stream"], name: str) -> str:
         """Check and return the name of a new source, operator or transform. For an operator, also
@@ -219,77 +240,117 @@ class Plan:
                 f"{kind} {name!r}: columns of statekit itself begin with {RESERVED!r}. "
                 f"The {kind} was not added. Choose another name"
             )
-        names = {source.name: f"source {source.name!r}" for source in self.sources}
-        names |= {each.name: f"stream {each.name!r}" for each in self.transforms}
-        for operator in self.operators:
-            names |= _streams_of(operator.name)
-        by_case = {stream.casefold(): stream for stream in names}
+        taken = self._stream_names()
+        by_case = {other.casefold(): other for other in taken}
         for stream, new in streams.items():
             other = by_case.get(stream.casefold(), stream)
             if other != stream:
                 raise StateTypeError(
-                    f"job {self.name!r}: the names of {new} and of {names[other]} differ in case "
+                    f"job {self.name!r}: the names of {new} and of {self._described(other)} "
+                    "differ in case "
                     f"alone, which some file systems ignore. The {kind} was not added. Choose "
                     "another name"
                 )
-            if stream in names:
+            if stream in taken:
                 raise StateTypeError(
-                    f"job {self.name!r}: {new} would have the same name as {names[stream]}. "
-                    f"The {kind} was not added. Choose another name for the {kind}: "
-                    "sources, operators and their streams share one namespace"
+                    f"job {self.name!r}: {new} would have the same name as "
+                    f"{self._described(stream)}. The {kind} was not added. Choose another name "
+                    f"for the {kind}: sources, operators and their streams share one namespace"
                 )
         return name
 
+    def _stream_names(self) -> set[str]:
+        emitted = (stream for operator in self._operators for stream in operator.emits)
+        return {*(source.name for source in self.sources), *self._transforms, *emitted}
+
+    def _described(self, stream: str) -> str:
+        """Return the name of a stream with its kind, for errors."""
+        if self.is_source(stream):
+            return f"source {stream!r}"
+        operators = (_streams_of(operator.name) for operator in self._operators)
+        return next((of[stream] for of in operators if stream in of), f"stream {stream!r}")
+
     def put_operator(self, operator: Operator) -> None:
-        """Add an operator, or replace the operator of the same name.
+        """Add an operator, which nothing reads yet."""
+        self._operators.append(operator)
+
+    def put_transform(self, transform: Transform) -> None:
+        """Add a transform, which nothing reads yet."""
+        self._transforms[transform.name] = transform
+
+    def select_class(self, operator: str, cls: Any, name: str, *, late: bool = False) -> None:
+        """Add a stream with the records of one class from the outputs of an operator, or from its
+        late records. Unlike `Stream.of`, it does not need the function of the operator, which may
+        grow.
 
         Raises:
-            StateTypeError: it would be fed by its own outputs, or they do not fit what reads those
-                of the replaced one.
+            StateTypeError: the name is taken or not valid, or it is no class of records.
         """
-        former, names = (self.operators, self.transforms), [op.name for op in self.operators]
-        place = names.index(operator.name) if operator.name in names else len(names)
-        replaced = self.operators[place : place + 1]
-        others = self.operators[:place], self.operators[place + 1 :]
-        self.operators = self._in_order([*others[0], operator, *others[1]])
+        selection = Stateless.selection(records_of(cls, where=operator), cls)
+        stream = late_name(operator) if late else operator
+        self.put_transform(Transform(self.free_name("stream", name), selection, stream))
+
+    def grow_operator(
+        self, name: str, streams: tuple[str, ...], grown: Callable[[], Process[Any, Any, Any]]
+    ) -> None:
+        """Feed an operator with more streams, so that a part of a job can add inputs and outputs to
+        its operator while the job is declared.
+
+        The function is not replaced now, but once, when the plan is read. So a part with many
+        inputs is declared in a time that is linear in their number.
+
+        Parameters:
+            streams: the new inputs.
+            grown: returns the function that takes all inputs. It emits all classes of the former
+                one.
+
+        Raises:
+            StateTypeError: the operator would be fed by its own outputs.
+        """
+        place = next(at for at, each in enumerate(self._operators) if each.name == name)
+        operator = self._operators[place]
+        event_time = operator.declared.event_time
+        times = () if event_time is None else self.time_fields(event_time, streams)
+        operator = replace(
+            operator, inputs=operator.inputs + streams, times=(*operator.times, *times)
+        )
+        operators = [*self._operators[:place], operator, *self._operators[place + 1 :]]
+        origins = {self.origin_of(stream) for stream in streams}
+        is_fed_later = any(not origins.isdisjoint(each.emits) for each in operators[place:])
+        self._operators = self._in_order(operators) if is_fed_later else operators
+        self._grown[name] = grown
+
+    def _assemble(self) -> None:
+        """Replace the functions of operators that have grown, and all selections of their records
+        by class.
+        """
+        while self._grown:
+            name, grown = next(iter(self._grown.items()))
+            declared = grown()
+            del self._grown[name]
+            place = next(at for at, each in enumerate(self._operators) if each.name == name)
+            operator = replace(self._operators[place], declared=declared)
+            self._operators[place] = operator
+            for stream in (operator.name, operator.late):
+                if (records := self.record_of(stream)) is not None:
+                    self._select_again(stream, records)
+
+    def _select_again(self, stream: str, records: Records) -> None:
+        """Replace the selections by class of a stream by those of its present record types."""
+        for each in self._transforms.values():
+            if each.input == stream and each.function.kind == "of":
+                function = Stateless.selection(records, each.function.fn)
+                self._transforms[each.name] = replace(each, function=function)
+
+    @contextmanager
+    def undone_if_refused(self) -> Iterator[None]:
+        """Remove the operators and transforms that are added before an error is raised."""
+        before = [*self._operators], {**self._transforms}, {**self._grown}
         try:
-            self.transforms = [self._selecting_again(each, operator) for each in self.transforms]
-            for before in replaced:
-                self._check_readers(before, operator)
-        except StateTypeError:
-            self.operators, self.transforms = former
+            yield
+        except Exception:
+            self._operators, self._transforms, self._grown = before
             raise
-
-    def _selecting_again(self, transform: Transform, operator: Operator) -> Transform:
-        """Return a transform of a replaced operator. A selection by class is built again for the
-        new record types.
-        """
-        function, streams = transform.function, (operator.name, operator.late)
-        records = self.record_of(transform.input) if transform.input in streams else None
-        if records is None or function.kind != "of":
-            return transform
-        return replace(transform, function=Stateless.selection(records, function.fn))
-
-    def _check_readers(self, before: Operator, operator: Operator) -> None:
-        """Check that the readers of a replaced operator can read the new outputs and late records.
-        Readers of all records need the same classes, selections by class need the earlier classes.
-
-        Raises:
-            StateTypeError: it cannot.
-        """
-        old, new = before.declared, operator.declared
-        for stream, was, now in (
-            (operator.name, _classes(old.output_type), _classes(new.output_type)),
-            (operator.late, _classes(old.record_type), _classes(new.record_type)),
-        ):
-            selections = sum(each.function.kind == "of" for each in self.transforms_of(stream))
-            reads = self.reads_of(stream)
-            if (reads and not was <= now) or (reads > selections and was != now):
-                raise StateTypeError(
-                    f"job {self.name!r}: stream {stream!r} is read, and the operator that replaces "
-                    f"{operator.name!r} has other types there. Nothing was changed. Read single "
-                    "types with of(), and keep these types"
-                )
 
     def _in_order(self, operators: Iterable[Operator]) -> list[Operator]:
         """Sort operators so that each follows the operators that feed it. The order is otherwise
@@ -300,7 +361,7 @@ class Plan:
         """
         ordered, waiting = [], list(operators)
         while waiting:
-            missing = {stream for each in waiting for stream in (each.name, each.late, each.errors)}
+            missing = {stream for each in waiting for stream in each.emits}
             fed = (op for op in waiting if missing.isdisjoint(map(self.origin_of, op.streams)))
             following = next(fed, None)
             if following is None:
@@ -318,6 +379,8 @@ class Plan:
         for source in self.sources:
             if source.name == stream:
                 return source.record_type
+        if (transform := self._transforms.get(stream)) is not None:
+            return transform.function.output_type.record_type
         for operator in self.operators:
             if operator.late == stream:
                 return operator.declared.record_type
@@ -328,8 +391,7 @@ class Plan:
         """Return the output type of a transform, an operator or its failed records; None if it
         emits nothing.
         """
-        transform = self.transform(stream)
-        if transform is not None:
+        if (transform := self._transforms.get(stream)) is not None:
             return transform.function.output_type
         if any(operator.errors == stream for operator in self.operators):
             return FAILED_RECORDS
@@ -345,7 +407,8 @@ class Plan:
 
     def transform(self, name: str) -> Transform | None:
         """Return the transform that emits a stream; None if no transform does."""
-        return next((transform for transform in self.transforms if transform.name == name), None)
+        self._assemble()
+        return self._transforms.get(name)
 
     def transforms_of(self, stream: str) -> list[Transform]:
         """Return the transforms that a stream feeds."""
@@ -367,7 +430,7 @@ class Plan:
         """Return the stream at the start of a chain of transforms; the stream itself if no
         transform emits it.
         """
-        while (transform := self.transform(stream)) is not None:
+        while (transform := self._transforms.get(stream)) is not None:
             stream = transform.input
         return stream
 
@@ -389,7 +452,7 @@ class Plan:
         and field themselves if the records are not selected, or a function creates them.
         """
         origin, name = stream, field
-        while (transform := self.transform(origin)) is not None:
+        while (transform := self._transforms.get(origin)) is not None:
             function, origin = transform.function, transform.input
             if isinstance(function.fn, Projection):
                 name = function.fn.copied_fields.get(name, "")
@@ -462,7 +525,7 @@ class Plan:
 
     def is_operator(self, stream: str) -> bool:
         """Return whether a stream is the output of an operator."""
-        return any(operator.name == stream for operator in self.operators)
+        return any(operator.name == stream for operator in self._operators)
 
     def wants_late(self, operator: Operator) -> bool:
         """Return whether the late records of an operator are consumed."""
@@ -540,11 +603,6 @@ class Plan:
         if of is not None and self.wants_errors(of):
             yield f"failed records of {of.name}"
             yield from self._below(of.errors)
-
-
-def _classes(records: Any) -> set[Any]:
-    records = records if records is None or isinstance(records, Records) else records.record_type
-    return set() if records is None else {member.cls for member in records.members}
 
 
 def _streams_of(operator: str) -> dict[str, str]:

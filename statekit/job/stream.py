@@ -136,7 +136,6 @@ class Stream(Generic[T]):
         *,
         name: str | None = None,
         broadcast: Stream[Any] | Sequence[Stream[Any]] = (),
-        replace: bool = False,
     ) -> OperatorStream[U, T]:
         """Feed these records to a process function.
 
@@ -145,12 +144,9 @@ class Stream(Generic[T]):
                 name.
             broadcast: streams whose records every shard handles, with the functions decorated with
                 `@….on_broadcast`; within an epoch they come before all others, in the order given.
-            replace: replace the operator of this name, if there is one. What read its outputs reads
-                the new ones. So a library can add inputs to an operator while a job is declared.
 
         Raises:
-            StateTypeError: the function takes other records, the name is taken, or the operator
-                would be fed by its own outputs.
+            StateTypeError: the function takes other records, or the name is taken.
         """
         if not isinstance(declared, Process):
             raise StateTypeError(
@@ -165,9 +161,7 @@ class Stream(Generic[T]):
             )
         self._check_fed(declared.name, declared.record_type, self._names)
         self._check_broadcast(declared, broadcasts)
-        name = name or declared.name
-        if not (replace and self._job.is_operator(name)):
-            name = self._job.free_name("operator", name)
+        name = self._job.free_name("operator", name or declared.name)
         at = declared.event_time
         times = () if at is None else tuple(self._job.time_fields(at, self._names))
         self._job.put_operator(Operator(name, declared, self._names, broadcasts, times))
@@ -241,7 +235,7 @@ class Stream(Generic[T]):
         if transform is None or transform.function.fn is not cls or transform.input != stream:
             name = self._job.free_name("stream", name)
             selection = Stateless.selection(records, cls)
-            self._job.transforms.append(Transform(name, selection, stream))
+            self._job.put_transform(Transform(name, selection, stream))
         yield name
 
     def map(
@@ -388,7 +382,7 @@ class Stream(Generic[T]):
             if name is not None and len(self._names) > 1:
                 chosen = f"{name}.{stream}"
             names.append(self._job.free_name("stream", chosen))
-            self._job.transforms.append(Transform(names[-1], function, stream))
+            self._job.put_transform(Transform(names[-1], function, stream))
         return Stream(self._job, *names)
 
     @overload
@@ -466,7 +460,7 @@ class Stream(Generic[T]):
             function = Stateless.of(kind, fn, self._records(stream, kind), into)
             single = len(self._names) == 1
             new = self._job.free_name("stream", chosen if single else f"{chosen}.{stream}")
-            self._job.transforms.append(Transform(new, function, stream))
+            self._job.put_transform(Transform(new, function, stream))
             names.append(new)
         return Stream(self._job, *names)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -139,8 +139,8 @@ class StoreOperator:
         self.job: Job | None = None
         self.change: Any = None
         """The class of changes; None if the store does not emit them."""
-        self.all_answers: Stream[Any] | None = None
-        """The answers of all operations so far; None before the first one."""
+        self._selected: set[str] = set()
+        """Names of the streams with records of one class."""
 
     def _laid_out(self, history: dt.timedelta | str | None, ttl: TTL | None) -> Layout:
         if history is None:
@@ -190,12 +190,23 @@ class StoreOperator:
                 f"{self.where}: {shown(answers)} has no late requests: give what an operation of "
                 "a store with event_time= returned"
             )
-        name = f"{answers.name}.late"
-        assert self.all_answers is not None
         if assembly is None:
-            return self.all_answers.late.of(operation.request, name=name)
-        late = self.all_answers.late.of(operation.request, name=f"{assembly.found}.late")
-        return assembly.late(late)
+            return self._late_of(operation, answers.name)
+        return assembly.late(self._late_of(operation, assembly.found))
+
+    def _late_of(self, operation: Operation, answers: str) -> Stream[Any]:
+        """Return the late requests of an operation, whose answers have this name."""
+        return self._of_class(operation.request, f"{answers}.late", late=True)
+
+    def _of_class(self, cls: Any, name: str, *, late: bool = False) -> Stream[Any]:
+        """Return the records of one class from the outputs, or the late requests, of the
+        operator.
+        """
+        assert self.job is not None
+        if name not in self._selected:
+            self.job.select_class(self.name, cls, name, late=late)
+            self._selected.add(name)
+        return Stream(self.job, name)
 
     def key_parts(self, key: Keys) -> list[RequestPart]:
         """Return the parts of a request for the key, by which it reaches the states of the key."""
@@ -364,6 +375,12 @@ class StoreOperator:
                 f"{name}: into={answer.cls.__name__} is a class of dicts, which do not say their "
                 "class, and a store has answers of several: use a NamedTuple or a dataclass"
             )
+        for other, each in self.operations.items():
+            if each.request.__name__ == request.__name__:
+                raise StateTypeError(
+                    f"{self.where}: the requests of {name} and {other} would be stored under one "
+                    f"name, {request.__name__}: give one of the operations another name"
+                )
         classes = {each.answer.__name__: name for name, each in self.operations.items()}
         if self.change is not None:
             classes[self.change.__name__] = "changes()"
@@ -374,48 +391,57 @@ class StoreOperator:
                 "own, or another name"
             )
         operation = Operation(requests, request, answer.cls, handle, answer, kind, arguments)
+        assert self.job is not None
+        if self.operations:
+            self._handling([operation])  # faults of the new one are found here
+            self.job.grow_operator(self.name, (requests.name,), self._of_all)
+        else:
+            requests.process(self._function([operation]), name=self.name)
         self.operations = {**self.operations, name: operation}
-        self.all_answers = self._stream()
-        return self.all_answers.of(answer.cls, name=name)
+        return self._of_class(answer.cls, name)
 
     @contextmanager
     def undone_if_refused(self) -> Iterator[None]:
         """Restore the job and the store if the declaration of an operation raises an error."""
         assert self.job is not None
-        job, operations, answers = self.job, self.operations, self.all_answers
-        change = self.change
-        operators, transforms = [*job.operators], [*job.transforms]
+        before = self.operations, self.change, {*self._selected}
         try:
-            yield
+            with self.job.undone_if_refused():
+                yield
         except Exception:
-            self.operations, self.all_answers, self.change = operations, answers, change
-            job.operators, job.transforms = operators, transforms
+            self.operations, self.change, self._selected = before
             raise
 
-    def _stream(self) -> Stream[Any]:
-        """Declare the operator with all operations, and return the stream of all answers."""
-        every = self.operations.values()
-        handled = self.layout.function(self._respond())
-        handled.__name__ = self.name
-        handled.__annotations__["request"] = one_of(each.request for each in every)
-        emitted = [each.answer for each in every] + ([self.change] if self.change else [])
-        handled.__annotations__["return"] = iterator_of(one_of(emitted))
-        declared = process(key=tuple(self.keys), migrate=self.migrate, **self.times)(handled)
+    def _of_all(self) -> Process[Any, ..., Any]:
+        """Return the process function with all operations so far."""
+        return self._function(self.operations.values())
+
+    def _function(self, every: Collection[Operation]) -> Process[Any, ..., Any]:
+        """Return the process function with some operations, and their description for models."""
         history = self.layout.history if isinstance(self.layout, ValueWithPast) else None
         made_of = StoredOperations(
             history,
             self.change,
             {each.request: (each.kind, each.arguments, each.answer) for each in every},
         )
+        declared = self._handling(every)
         traits = replace(declared.traits, made_of=made_of, options_of=_OPTIONS_OF, ties=self.ties)
-        declared = declared.with_traits(traits)
-        first, *others = [each.requests for each in every]
-        everything = first.union(*others) if others else first
-        return everything.process(declared, name=self.name, replace=True)
+        return declared.with_traits(traits)
 
-    def _respond(self) -> Respond:
+    def _handling(self, every: Collection[Operation]) -> Process[Any, ..., Any]:
+        """Return the process function that handles the requests of some operations."""
+        handled = self.layout.function(self._respond(every))
+        handled.__name__ = self.name
+        handled.__annotations__["request"] = one_of(each.request for each in every)
+        emitted = [each.answer for each in every] + ([self.change] if self.change else [])
+        handled.__annotations__["return"] = iterator_of(one_of(emitted))
+        of_all: Process[Any, ..., Any] = process(
+            key=tuple(self.keys), migrate=self.migrate, **self.times
+        )(handled)
+        return of_all
+
+    def _respond(self, every: Collection[Operation]) -> Respond:
         """Return the function that handles requests: it returns the answer, and the changes."""
-        every = self.operations.values()
         if self.change is None:
             handlers = {
                 each.request: each.into.of_results(each.results(self.layout)) for each in every
@@ -438,7 +464,7 @@ class StoreOperator:
 
     def changes(self, name: str | None) -> Stream[Any]:
         """Declare the stream of changes. See `KVStore.changes`."""
-        if self.job is None or self.all_answers is None:
+        if self.job is None or not self.operations:
             raise StateTypeError(
                 f"{self.where}: changes() needs operations: declare them first, as in "
                 "store.put(stream, key=...)"
@@ -453,8 +479,9 @@ class StoreOperator:
         values = dict.fromkeys(["before", "value"], optional(self.value))
         with self.undone_if_refused():
             self.change = named_class(name, {**self.keys, **sort, **at, **values})
-            self.all_answers = self._stream()
-            return self.all_answers.of(self.change, name=name)
+            self._handling([*self.operations.values()][:1])
+            self.job.grow_operator(self.name, (), self._of_all)
+            return self._of_class(self.change, name)
 
     def lifetime(
         self, kind: str, given: Given | dt.timedelta | None

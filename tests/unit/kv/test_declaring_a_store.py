@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,6 +35,10 @@ class Query(NamedTuple):
 class Balance(NamedTuple):
     key: str
     value: int | None
+
+
+class Seen(NamedTuple):
+    key: str
 
 
 class Payments(NamedTuple):
@@ -508,6 +514,34 @@ def test_an_operation_may_read_a_stream_of_an_operator_that_was_declared_after_t
     assert (
         [answer.value for answer in done.outputs["after"]] == [done.outputs["put"][-1].value] == [3]
     )
+
+
+def test_requests_that_would_be_stored_under_one_name_are_refused() -> None:
+    declared = Declared(**TIMED)
+    declared.store.get(declared.payments, key="account", name="a.b", into=Balance)
+    with pytest.raises(
+        sk.StateTypeError,
+        match=r"requests of a-b and a\.b would be stored under one name, a_b_get_requests",
+    ):
+        declared.store.get(declared.payments, key="account", name="a-b", into=Seen)
+
+
+def calls_to_declare(operations: int) -> int:
+    """How many functions are called to declare so many operations."""
+    declared, calls = Declared(**TIMED), Counter[str]()
+    sys.setprofile(lambda frame, event, arg: calls.update([event]))
+    try:
+        for number in range(operations):
+            got = declared.store.get(declared.payments, key="account", name=f"get_{number}")
+            declared.store.late(got)
+    finally:
+        sys.setprofile(None)
+    return calls["call"]
+
+
+def test_the_declaration_of_an_operation_takes_as_long_as_that_of_the_one_before_it() -> None:
+    calls_to_declare(1)
+    assert calls_to_declare(40) < 2.5 * calls_to_declare(20)
 
 
 def test_two_stores_may_feed_each_other_in_turn_but_not_in_a_cycle() -> None:

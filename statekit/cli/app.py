@@ -108,7 +108,7 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
     gc: ("gc ./checkpoint --dry-run", "gc ./checkpoint --epochs 10 --age '7 days'"),
     export_state: ("export ./checkpoint turnaround visits --to parquet --into v.parquet",),
     print_rows: (
-        "scan ./checkpoint turnaround visits --limit 5",
+        "scan ./checkpoint turnaround visits --prefix N14 --limit 5",
         "scan ./checkpoint turnaround _timers --key N14228 --json",
     ),
     top_keys: ("top ./checkpoint", "top ./checkpoint turnaround --by writes"),

@@ -24,7 +24,7 @@ from statekit.cli.tables import (
 )
 from statekit.query.rows.reader import CheckpointReader
 from statekit.query.tables.export import Format, export
-from statekit.query.tables.read import StateTable
+from statekit.query.tables.read import StateTable, TextRange
 from statekit.query.tables.top import Measure, TopKeys, first_keys
 from statekit.records.json_rows import json_rows
 
@@ -39,6 +39,22 @@ State = Annotated[
 Key = Annotated[
     str | None,
     typer.Option(help="Only this key; several fields as a JSON array.", show_default=False),
+]
+Prefix = Annotated[
+    str | None,
+    typer.Option(
+        help="Only keys that begin with this text, with these bytes, or with the parts of a JSON "
+        "array. With --key: only such map keys.",
+        show_default=False,
+    ),
+]
+Start = Annotated[
+    str | None,
+    typer.Option(help="Only this key and later ones; with --key, map keys.", show_default=False),
+]
+End = Annotated[
+    str | None,
+    typer.Option(help="Only keys before this one; with --key, map keys.", show_default=False),
 ]
 Columns = Annotated[
     list[str] | None,
@@ -80,6 +96,9 @@ def export_state(
     into: Annotated[Path, typer.Option(help="The file to write.", show_default=False)],
     epoch: Epoch = None,
     key: Key = None,
+    prefix: Prefix = None,
+    start: Start = None,
+    end: End = None,
     column: Columns = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
@@ -91,7 +110,9 @@ def export_state(
     """Write the rows of a state to a file: Parquet, CSV, Arrow, or a DuckDB database."""
     rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
     wide = ints_as(wide_ints, wide_ints_as_text)
-    reader = rows.reader(key=key, columns=column, wide_ints=wide, allow_pickle=allow_pickle)
+    options: dict[str, Any] = {"wide_ints": wide, "allow_pickle": allow_pickle}
+    within = TextRange(start, end, prefix)
+    reader = rows.reader(key=key, within=within, columns=column, **options)
     count = export(reader, into, to, name=state, overwrite=overwrite)
     say(f"{count_text(count, 'row', 'rows')} of {rows.place} in {into}")
 
@@ -102,6 +123,9 @@ def print_rows(
     state: State,
     epoch: Epoch = None,
     key: Key = None,
+    prefix: Prefix = None,
+    start: Start = None,
+    end: End = None,
     column: Columns = None,
     limit: Annotated[
         int | None,
@@ -115,7 +139,9 @@ def print_rows(
     """Print the rows of a state, in the order of key groups and keys."""
     rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
     wide = ints_as(wide_ints, wide_ints_as_text)
-    reader = rows.reader(key=key, columns=column, wide_ints=wide, allow_pickle=allow_pickle)
+    options: dict[str, Any] = {"wide_ints": wide, "allow_pickle": allow_pickle}
+    within = TextRange(start, end, prefix)
+    reader = rows.reader(key=key, within=within, columns=column, **options)
     all_rows = (row for batch in reader for row in json_rows(batch))
     if as_json:
         for row in islice(all_rows, limit):

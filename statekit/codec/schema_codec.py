@@ -378,17 +378,40 @@ def json_key_encoder(schema: Schema) -> Callable[[Json], bytes]:
     return _key_encoder(schema, is_text=False)
 
 
-def _key_encoder(schema: Schema, *, is_text: bool) -> Callable[[Json], bytes]:
-    encode = schema_key_codec(schema).encode
+def key_prefix_encoder(schema: Schema, *, is_text: bool) -> Callable[[Json], bytes]:
+    """Return an encoder of prefixes of keys: the beginning of a text or of bytes, or the first
+    parts of a tuple.
+
+    Parameters:
+        is_text: they are given as for `text_key_encoder`; else as for `json_key_encoder`.
+
+    Raises:
+        StateTypeError: keys of that type have no such prefix.
+
+    >>> from statekit.codec.key_codec import key_codec
+    >>> from statekit.codec.schema import schema_of
+    >>> encode = key_prefix_encoder(schema_of(tuple[dt.date, int]), is_text=True)
+    >>> days = key_codec(tuple[dt.date, int])
+    >>> encode('["2013-01-01"]') == days.encode_prefix((dt.date(2013, 1, 1),))
+    True
+    """
+    return _key_encoder(schema, is_text=is_text, is_prefix=True)
+
+
+def _key_encoder(
+    schema: Schema, *, is_text: bool, is_prefix: bool = False
+) -> Callable[[Json], bytes]:
+    codec, noun = schema_key_codec(schema), "prefix of keys" if is_prefix else "key"
+    encode = codec.encode_prefix if is_prefix else codec.encode
 
     def encode_json(given: Json) -> bytes:
         try:
-            return encode(key_from_json(schema, given, is_text))
+            return encode(key_from_json(schema, given, is_text, is_prefix))
         except _KEY_ERRORS as error:
             why = "it is nested too deep" if isinstance(error, RecursionError) else error
             advice = list_advice(schema)
             raise StateTypeError(
-                f"{shown(given, 100)} is not a key of type {schema.brief}: {why}{advice}"
+                f"{shown(given, 100)} is not a {noun} of type {schema.brief}: {why}{advice}"
             ) from error
         except StateTypeError as error:
             if advice := list_advice(schema):
@@ -411,24 +434,29 @@ _KEY_PARSERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def key_from_json(schema: Schema, data: Json, is_text: bool = False) -> Any:
+def key_from_json(
+    schema: Schema, data: Json, is_text: bool = False, is_prefix: bool = False
+) -> Any:
     """Return a key from JSON, as `schema_key_codec` takes it.
 
     Parameters:
         is_text: whether text is parsed: `null`, a quoted text, and a list.
+        is_prefix: whether a tuple may have its first parts alone.
     """
     match schema.kind:
         case "optional":
             if is_text and isinstance(data, str) and (data == "null" or data.startswith('"')):
                 data = json.loads(data)
-            return None if data is None else key_from_json(schema.items[0], data, is_text)
+            if data is None:
+                return None
+            return key_from_json(schema.items[0], data, is_text, is_prefix)
         case "dynamic":
             if is_text and isinstance(data, str):
                 with contextlib.suppress(ValueError):
                     data = json.loads(data)
             return _dynamic_key(data)
         case "tuple" | "variadic" | "struct":
-            return _tuple_key(schema, data, is_text)
+            return _tuple_key(schema, data, is_text, is_prefix)
     return _scalar_key(schema, data)
 
 
@@ -446,7 +474,7 @@ def _integer(data: Json) -> Json:
     return int(data) if is_exact else data
 
 
-def _tuple_key(schema: Schema, data: Json, is_text: bool) -> tuple[Any, ...]:
+def _tuple_key(schema: Schema, data: Json, is_text: bool, is_prefix: bool) -> tuple[Any, ...]:
     if is_text and isinstance(data, str):
         try:
             data = json.loads(data)
@@ -461,10 +489,10 @@ def _tuple_key(schema: Schema, data: Json, is_text: bool) -> tuple[Any, ...]:
     if not isinstance(data, list | tuple):
         raise ValueError("it is one value")
     parts = schema.parts * len(data) if schema.kind == "variadic" else schema.parts
-    if len(data) != len(parts):
+    if len(data) > len(parts) or (len(data) < len(parts) and not is_prefix):
         raise ValueError(f"it has {len(data)} of {len(parts)} parts")
     return tuple(
-        key_from_json(part, value, is_text) for part, value in zip(parts, data, strict=True)
+        key_from_json(part, value, is_text) for part, value in zip(parts, data, strict=False)
     )
 
 

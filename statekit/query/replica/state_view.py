@@ -20,7 +20,7 @@ from statekit.query.replica.hot_rows import HotRows
 from statekit.query.replica.operator_copy import EpochRows
 from statekit.query.replica.page_cursor import PageCursor
 from statekit.query.replica.replica_arguments import listed_keys
-from statekit.query.rows.state_rows import Row, StateRows, expiry_time_us
+from statekit.query.rows.state_rows import KeyRange, Row, StateRows, expiry_time_us
 from statekit.shown import shown
 from statekit.timestamp import instant
 
@@ -277,11 +277,7 @@ class StateView(Generic[K, V]):
         """
         self._check_shape(RowShape.ENTRIES, "entries")
         rows, own = self._rows, self._prefix(key)
-        begin = own if prefix is None else own + rows.encode_place_prefix(prefix)
-        first = begin if start is None else max(begin, own + rows.encode_place(start))
-        last = prefix_end(begin)
-        if end is not None:
-            last = min(last, own + rows.encode_place(end))
+        first, last = rows.places.range(start, end, prefix).within(own)
         for row_key, row in self._unexpired(first, last, reverse=reverse):
             yield rows.place(row_key, len(own)), rows.value(row)
 
@@ -468,7 +464,7 @@ class StateView(Generic[K, V]):
         if limit is not None:
             _check_count("limit", limit, "give a number of keys, at least 0")
         after_key = None if after is None else self._rows.keys.encode(after)
-        found = self._scanned(self._bounds(start, end, prefix), reverse, after_key)
+        found = self._scanned(self._rows.keys.range(start, end, prefix), reverse, after_key)
         return ((key, value) for _, key, _, value in islice(found, limit))
 
     def page(
@@ -501,7 +497,10 @@ class StateView(Generic[K, V]):
             _check_count("limit", limit, "give a number of keys, at least 1", least=1)
         if rows is not None:
             _check_count("rows", rows, "give a number of rows, from 0, or None")
-        name, bounds = f"{self._rows.operator.name}.{self._name}", self._bounds(start, end, prefix)
+        name, bounds = (
+            f"{self._rows.operator.name}.{self._name}",
+            self._rows.keys.range(start, end, prefix),
+        )
         scan, after = PageCursor.at_start(self._epoch_id, name, reverse, *bounds), None
         if cursor is not None:
             place = PageCursor.of_text(cursor)
@@ -525,40 +524,22 @@ class StateView(Generic[K, V]):
             last, left = encoded, None if left is None else left - count
         return Page(items, None)
 
-    def _bounds(
-        self, start: K | None, end: K | None, prefix: Any
-    ) -> tuple[bytes | None, bytes | None]:
-        """Return the bytes of the first key of a range, and of the key after it; None for no bound.
-        A prefix narrows both.
-        """
-        keys = self._rows.keys
-        first, last = (None if key is None else keys.encode(key) for key in (start, end))
-        if prefix is None or not (begin := keys.encode_prefix(prefix)):
-            return first, last
-        behind = prefix_end(pack_group(0) + begin)[GROUP_BYTES:]
-        return max(first or b"", begin), behind if last is None else min(last, behind)
-
     def _scanned(
-        self,
-        bounds: tuple[bytes | None, bytes | None],
-        reverse: bool,
-        after: bytes | None,
-        most: int | None = None,
+        self, bounds: KeyRange, reverse: bool, after: bytes | None, most: int | None = None
     ) -> Iterator[tuple[bytes, K, int, V]]:
         """Yield the bytes of each key in a range, the key, the number of its rows, and its value.
 
         Parameters:
-            bounds: as of `_bounds`.
+            bounds: the range.
             after: the bytes of the key after which the scan continues.
             most: at most one row more than this is read of each key.
         """
         rows = self._rows
-        first, last = bounds[0] or b"", bounds[1]
 
         def of_group(number: int) -> Iterator[tuple[bytes, list[Row]]]:
             """Yield the bytes of each key of a key group, with its rows in order."""
             group = pack_group(number)
-            begin, stop = group + first, prefix_end(group) if last is None else group + last
+            begin, stop = bounds.within(group)
             if after is not None and reverse:
                 stop = min(stop, group + after)
             elif after is not None:

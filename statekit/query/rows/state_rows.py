@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+from statekit.backend.interface import prefix_end
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.era import PERMANENT
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
@@ -23,6 +24,7 @@ from statekit.codec.schema_codec import (
     json_key_decoder,
     json_key_encoder,
     json_value_encoder,
+    key_prefix_encoder,
     text_key_encoder,
 )
 from statekit.codec.value_codec import PickleCodec
@@ -76,6 +78,36 @@ def expiry_time_us(manifest: EpochManifest, operator: str, state: StateRecord) -
     return BEGINNING if watermark is None else watermark
 
 
+class KeyRange(NamedTuple):
+    """A range of encoded keys.
+
+    Parameters:
+        first: the first key that may be in it.
+        last: the key after it; None if all later keys are in it.
+    """
+
+    first: bytes = b""
+    last: bytes | None = None
+
+    def of_prefix(self, prefix: bytes) -> KeyRange:
+        """Return the keys of the range that begin with these bytes.
+
+        >>> KeyRange(b"a", b"bb").of_prefix(b"b")
+        KeyRange(first=b'b', last=b'bb')
+        """
+        behind = prefix_end(b"\0" + prefix)[1:]  # none is behind keys that begin with 0xff
+        ends = [end for end in (self.last, behind or None) if end is not None]
+        return KeyRange(max(self.first, prefix), min(ends, default=None))
+
+    def within(self, owner: bytes) -> tuple[bytes, bytes]:
+        """Return the first row key of the range, and the one behind it.
+
+        Parameters:
+            owner: with what all row keys begin: a key group, or the key of a map.
+        """
+        return owner + self.first, prefix_end(owner) if self.last is None else owner + self.last
+
+
 class KeyForms:
     """Conversion of the keys of one type: as users give them, as JSON, and encoded.
 
@@ -89,6 +121,8 @@ class KeyForms:
         self._codec: KeyCodec[Any] = schema_key_codec(schema) if codec is None else codec
         self.decode = json_key_decoder(schema) if codec is None else codec.decode
         self._of_json, self._of_text = json_key_encoder(schema), text_key_encoder(schema)
+        self._prefix_of_json = key_prefix_encoder(schema, is_text=False)
+        self._prefix_of_text = key_prefix_encoder(schema, is_text=True)
 
     def encode(self, key: Any) -> bytes:
         """Return the bytes of a key: as the function has it; without the function also as JSON, or
@@ -105,12 +139,41 @@ class KeyForms:
             return self._of_text(key)
 
     def encode_prefix(self, prefix: Any) -> bytes:
-        """Return the bytes with which the keys with a prefix begin. A list is a tuple.
+        """Return the bytes with which the keys with a prefix begin. The prefix has the form of a
+        key for `encode`, or that of JSON.
 
         Raises:
             StateTypeError: keys of this type have no such prefix.
         """
-        return self._codec.encode_prefix(tuple(prefix) if isinstance(prefix, list) else prefix)
+        try:
+            return self._codec.encode_prefix(tuple(prefix) if isinstance(prefix, list) else prefix)
+        except StateTypeError:
+            if self._is_typed:
+                raise
+            return self._prefix_of_json(prefix)
+
+    def range(self, start: Any, end: Any, prefix: Any) -> KeyRange:
+        """Return the range of the keys between two keys that have a prefix.
+
+        Parameters:
+            start, end: as for `encode`; None for no bound. The end is left out.
+            prefix: as for `encode_prefix`; None for all keys.
+
+        Raises:
+            StateTypeError: one of them is not of this type.
+        """
+        bounds = KeyRange(
+            b"" if start is None else self.encode(start), None if end is None else self.encode(end)
+        )
+        return bounds if prefix is None else bounds.of_prefix(self.encode_prefix(prefix))
+
+    def text_range(self, start: str | None, end: str | None, prefix: str | None) -> KeyRange:
+        """Return the same range of texts, which are parsed as `statekit get` parses a key."""
+        bounds = KeyRange(
+            b"" if start is None else self._of_text(start),
+            None if end is None else self._of_text(end),
+        )
+        return bounds if prefix is None else bounds.of_prefix(self._prefix_of_text(prefix))
 
     def from_json(self, data: Any) -> Any:
         """Return a JSON key with the declared type.
@@ -318,13 +381,19 @@ class StateRows:
         """Value to return for an absent value: None, or the default that the function declares."""
         return None if self._default_row is None else self.decode(self._default_row)
 
-    def encode_place_prefix(self, prefix: Any) -> bytes:
-        """Return the bytes with which the map keys with a prefix begin.
+    @property
+    def places(self) -> KeyForms:
+        """Forms of the map keys.
 
         Raises:
-            StateTypeError: map keys have no such prefix.
+            QueryError: the state has no map keys.
         """
-        return self._places.encode_prefix(prefix)
+        if self.shape is not RowShape.ENTRIES:
+            raise QueryError(
+                f"state {self.state.name!r} of operator {self.operator.name!r} has no map keys: it "
+                f"is a {self.state.kind} state"
+            )
+        return self._places
 
     def encode_place(self, place: Any) -> bytes:
         """Return the bytes of a map key.

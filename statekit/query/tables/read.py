@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from statekit.backend.interface import prefix_end
 from statekit.checkpoint.job_file import WAITING, OperatorRecord
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.retention import still_kept
@@ -21,7 +20,7 @@ from statekit.codec.key_codec import schema_key_codec
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.keygroup import key_group, pack_group
 from statekit.query.rows.reader import CheckpointReader
-from statekit.query.rows.state_rows import expiry_time_us
+from statekit.query.rows.state_rows import KeyRange, StateRows, expiry_time_us
 from statekit.query.tables.as_of import STATES_OF_HISTORY, StoreAsOf
 from statekit.query.tables.columns import with_text
 from statekit.query.tables.given_rows import given_table
@@ -112,6 +111,22 @@ def read(
     return source.reader(key=key, columns=columns, wide_ints=wide_ints, allow_pickle=allow_pickle)
 
 
+class TextRange(NamedTuple):
+    """A range of keys, or of map keys of one key, as texts that `statekit get` parses.
+
+    Parameters:
+        start, end: the first one, and the one behind the last.
+        prefix: the beginning of a text or of bytes, or a JSON array of the first parts.
+    """
+
+    start: str | None = None
+    end: str | None = None
+    prefix: str | None = None
+
+
+ALL_ROWS = TextRange()
+
+
 class StateTable:
     """The rows of one state after an epoch.
 
@@ -145,6 +160,7 @@ class StateTable:
         key: Any = None,
         encoded_key: bytes | None = None,
         shard: int | None = None,
+        within: TextRange = ALL_ROWS,
         columns: Sequence[str] | None = None,
         wide_ints: WideInts = False,
         allow_pickle: bool = False,
@@ -153,6 +169,7 @@ class StateTable:
 
         Parameters:
             encoded_key: read only the rows of this key.
+            within: read only these keys; with `key`, only these map keys.
             shard: read only the rows of this shard: keyed state, timers or buffered records.
         """
         if columns is not None and (
@@ -170,7 +187,9 @@ class StateTable:
         if encoded_key is not None:
             batches = self._batches_of_key([encoded_key])
         elif key is not None:
-            batches = self._batches_of_key(self.encoded(key))
+            batches = self._batches_of_key(self.encoded(key), within)
+        elif within != ALL_ROWS:
+            batches = self._batches_within(within)
         else:
             batches = self.batches() if shard is None else self._batches_of_shard(shard)
 
@@ -267,14 +286,44 @@ class StateTable:
             raise QueryError(f"{self.place} belongs to shards, and not to keys: leave the key out")
         return encoded_keys(self._operator, key)
 
-    def _batches_of_key(self, readings: Sequence[bytes]) -> Generator[RowBatch]:
-        """Yield the rows of the first reading of a key that has rows."""
+    def _batches_within(self, within: TextRange) -> Generator[RowBatch]:
+        """Yield the rows of the keys in a range, in the order of key groups and keys."""
+        name, bounds = self.family.name, self._rows_of_keys().keys.text_range(*within)
+        for number in self.shards:
+            shard = self._manifest.operators[self._operator.name].shards[number]
+            with self._unpacked.opened(shard, (name,)) as backend:
+                for group in range(shard.groups[0], shard.groups[1] + 1):
+                    yield from row_batches(backend.scan(name, *bounds.within(pack_group(group))))
+
+    def _rows_of_keys(self) -> StateRows:
+        """Return the conversion of keys and map keys.
+
+        Raises:
+            QueryError: the rows have no keys in an order.
+        """
+        name = self.family.name
+        if self.family.is_local or self.family.state is None:
+            raise QueryError(
+                f"{self.place} has no order by key: leave the prefix, the start and the end out"
+            )
+        return StateRows(self._checkpoint.job, self._operator.name, name, allow_pickle=True)
+
+    def _batches_of_key(
+        self, readings: Sequence[bytes], within: TextRange = ALL_ROWS
+    ) -> Generator[RowBatch]:
+        """Yield the rows of the first reading of a key that has rows.
+
+        Parameters:
+            within: only these map keys.
+        """
         decode, name = schema_key_codec(key_schema(self._operator)).decode, self.family.name
+        part = KeyRange()
+        if within != ALL_ROWS:
+            part = self._rows_of_keys().places.text_range(*within)
         for encoded in readings:
             group, is_empty = key_group(decode(encoded)[0], self._manifest.key_groups), True
             with self._unpacked.opened_groups((group, group), (name,)) as backend:
-                prefix = pack_group(group) + encoded
-                rows = backend.scan(name, prefix, prefix_end(prefix))
+                rows = backend.scan(name, *part.within(pack_group(group) + encoded))
                 if name == WAITING:
                     rows = backend.scan(name, *group_bounds(group, group))
                     rows = (row for row in rows if row[0].startswith(encoded, _WAITING_KEY_AT))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
@@ -49,6 +50,48 @@ def test_scan_prints_all_rows_as_lines_of_json() -> None:
     assert [json.loads(line) for line in own.splitlines()] == [
         {"value": row["value"]} for row in rows if row["account"] == "acc-0"
     ]
+
+
+def days(*words: str) -> list[tuple[str, tuple[str, int]]]:
+    """The keys and map keys that `scan` prints."""
+    lines = printed("scan", "checkpoint", "kv", "values", "--json", *words).splitlines()
+    return [(row["key"], tuple(row["map_key"])) for row in map(json.loads, lines)]
+
+
+def test_scan_and_export_read_the_keys_or_the_map_keys_of_a_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = sk.Job("rooms")
+    store = job.add(sk.KVStore("kv", key=str, sort=tuple[str, int], value=int))
+    readings = job.source("readings", Reading)
+    store.put(readings, key="room", sort=lambda of: (of.kind, of.day), value="day")
+    rooms = ("hall", "hallway", "attic")
+    given = [Reading(room, kind, day) for room in rooms for kind in "ab" for day in (1, 2)]
+    job.run({"readings": given}, checkpoint="checkpoint", parallelism=2)
+    halls = {("hall", (kind, day)) for kind in "ab" for day in (1, 2)}
+    ways = {("hallway", place) for _, place in halls}
+    assert set(days("--prefix", "hall")) == halls | ways
+    assert set(days("--prefix", "hall", "--end", "hallw")) == halls
+    assert set(days("--start", "hallo")) == ways
+    of_hall = ("--key", "hall")
+    assert [place for _, place in days(*of_hall, "--prefix", '["b"]')] == [("b", 1), ("b", 2)]
+    between = ("--start", '["a", 2]', "--end", '["b", 2]')
+    assert [place for _, place in days(*of_hall, *between)] == [("a", 2), ("b", 1)]
+    into = ("--to", "csv", "--into", "rows.csv", "--prefix", "attic")
+    assert "4 rows" in printed("export", "checkpoint", "kv", "values", *into)
+    with pytest.raises(sk.StateTypeError, match="not a prefix of keys"):
+        days(*of_hall, "--prefix", "b")
+    with pytest.raises(sk.QueryError, match="leave the prefix, the start and the end out"):
+        printed("scan", CHECKPOINT, "in_order", "_waiting", "--prefix", "a")
+    with pytest.raises(sk.QueryError, match="no map keys: it is a value state"):
+        printed("scan", CHECKPOINT, "ledger", "last", "--key", "acc-0", "--prefix", "a")
+
+
+class Reading(NamedTuple):
+    room: str
+    kind: str
+    day: int
 
 
 def test_scan_shows_json_text_as_json() -> None:

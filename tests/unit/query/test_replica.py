@@ -229,8 +229,41 @@ def test_a_scan_may_be_of_the_keys_or_entries_with_a_prefix(tmp_path: Path) -> N
             entries = state.entries(("rome", "a"), prefix="a 1")
             assert list(entries) == [("a 1", 1), ("a 12", 12)]
             assert not list(state.entries(("rome", "a"), "a 2", prefix="a 1"))
-            with pytest.raises(sk.StateTypeError, match="no prefix 'rome'"):
+            with pytest.raises(sk.StateTypeError, match="prefix"):
                 list(state.scan(prefix="rome"))
+
+
+class Part(NamedTuple):
+    code: bytes
+    made: dt.date
+
+
+@sk.process(key="code")
+def made(part: Part, days: sk.MapState[tuple[dt.date, bytes], int]) -> Iterator[int]:
+    days[part.made, part.code] = part.made.day
+    yield part.made.day
+
+
+def test_a_prefix_may_be_of_the_greatest_bytes_and_of_dates_as_json(tmp_path: Path) -> None:
+    job, day = sk.Job("parts"), dt.date(2026, 1, 1)
+    job.source("parts", Part).process(made).sink("days")
+    codes = [b"\xff\xff", b"\xffa", b"a\x00b", b"\xfe\xff"]
+    job.run({"parts": [Part(code, day) for code in codes]}, checkpoint=tmp_path / "checkpoint")
+    with sk.Replica(tmp_path / "checkpoint", functions=[made]) as own, own.at() as view:
+        state = view.state("made", "days")
+        assert [key for key, _ in state.scan(prefix=b"\xff")] == [b"\xffa", b"\xff\xff"]
+        assert [key for key, _ in state.scan(prefix=b"\xfe")] == [b"\xfe\xff"]
+        assert [key for key, _ in state.scan(b"\xffb", prefix=b"\xff")] == [b"\xff\xff"]
+    with sk.Replica(tmp_path / "checkpoint") as own, own.at() as view:
+        state = view.state("made", "days")
+        assert [key for key, _ in state.scan(prefix="ff")] == ["ff61", "ffff"]
+        entry = (("2026-01-01", "610062"), 1)
+        for prefix in (["2026-01-01"], ["2026-01-01", "610062"]):
+            assert list(state.entries("610062", prefix=prefix)) == [entry]
+        assert not list(state.entries("610062", prefix=["2026-01-02"]))
+        for wrong in ("f", 5, ["2026-01-01", "61", "62"]):
+            with pytest.raises(sk.StateTypeError, match="prefix"):
+                list(state.entries("610062", prefix=wrong))
 
 
 def test_pages_continue_where_the_one_before_ended(replica: sk.Replica) -> None:

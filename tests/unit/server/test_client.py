@@ -172,6 +172,8 @@ def test_without_it_they_are_what_json_can_hold(address: str) -> None:
         assert list(client.scan("shop", "sales", "total")) == [("oslo", 900), ("rome", 400)]
         assert list(client.scan("shop", "sales", "total", prefix="ro")) == [("rome", 400)]
         assert list(client.scan("shop", "sales", "total", "p")) == [("rome", 400)]
+        of_day = list(client.scan("site", "visits", "last", prefix=["2026-01-01"]))
+        assert {key[0] for key, _ in of_day} == {"2026-01-01"}
         assert [job["job"] for job in client.jobs()] == ["site", "shop"]
 
     async def again() -> None:

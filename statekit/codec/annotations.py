@@ -216,6 +216,35 @@ def struct_fields(cls: Any) -> tuple[Field, ...]:
     )
 
 
+def plain_defaults(cls: Any) -> dict[str, Any]:
+    """Return the defaults of the fields of a struct class, without those that a factory makes.
+
+    >>> @dataclasses.dataclass
+    ... class Leg:
+    ...     minutes: float = 0.0
+    ...     stops: list[str] = dataclasses.field(default_factory=list)
+    >>> plain_defaults(Leg)
+    {'minutes': 0.0}
+    """
+    match struct_flavour(cls):
+        case "namedtuple":
+            return dict(cls._field_defaults)
+        case "pydantic":
+            infos = cls.model_fields.items()
+            return {
+                name: info.default
+                for name, info in infos
+                if not info.is_required() and info.default_factory is None
+            }
+        case "typeddict":
+            return {}
+        case flavour:
+            of_struct = flavour == "msgspec"
+            fields = msgspec.structs.fields(cls) if of_struct else dataclasses.fields(cls)
+            none = msgspec.NODEFAULT if of_struct else dataclasses.MISSING
+            return {field.name: field.default for field in fields if field.default is not none}
+
+
 def _pydantic_fields(cls: type[pydantic.BaseModel]) -> tuple[Field, ...]:
     if not cls.__pydantic_complete__ and cls.model_rebuild(raise_errors=False) is False:
         raise StateTypeError(

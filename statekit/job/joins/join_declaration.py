@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, Optional, cast
 
-from statekit.codec.annotations import peel, show
+from statekit.codec.annotations import peel, plain_defaults, show
 from statekit.errors import StateTypeError
 from statekit.expressions.compiled import compiled
 from statekit.expressions.expression import Expression
@@ -388,8 +388,13 @@ class JoinDeclaration:
             if _place_in(fields, part) is None:
                 name = _column(part if isinstance(part, str) else "deleted", set(fields))
                 fields[name], types[name] = part, self._type_of(part, results)
-        title = f"{side.title()}{results.record.name}"
-        return Row(cast("Any", NamedTuple)(title, list(types.items())), fields)
+        of_record = plain_defaults(results.record.cls)
+        defaults = {
+            name: of_record[part]
+            for name, part in fields.items()
+            if isinstance(part, str) and part in of_record and name not in self.key
+        }
+        return Row(_row_class(f"{side.title()}{results.record.name}", types, defaults), fields)
 
     def _shared(self, field: str) -> int | None:
         """Return the place in the key of a field that both sides have there; None if it is not."""
@@ -450,7 +455,21 @@ def with_flag(row: Row, name: str) -> type[Any]:
     """Return the class of the rows of a side, with a flag as the last field."""
     types = dict(row.cls.__annotations__)
     types[_column(name, set(types))] = bool
-    return cast("Any", NamedTuple)(row.cls.__name__, list(types.items()))  # type: ignore[no-any-return]
+    return _row_class(row.cls.__name__, types, plain_defaults(row.cls))
+
+
+def _row_class(name: str, types: Mapping[str, Any], defaults: Mapping[str, Any]) -> type[Any]:
+    """Return the class of the rows of a side.
+
+    Parameters:
+        types: of the fields.
+        defaults: the values of fields in kept rows that lack them, as results took fewer fields
+            when these rows came. New rows have all fields, so a default may be before a field
+            without.
+    """
+    cls = cast("Any", NamedTuple)(name, list(types.items()))
+    cls._field_defaults = dict(defaults)
+    return cls  # type: ignore[no-any-return]
 
 
 def place_in(row: Row, source: KeyPart) -> int:

@@ -24,7 +24,14 @@ from typing import Any
 import msgspec
 import pydantic
 
-from statekit.codec.annotations import Field, members_within, peel, struct_fields, struct_flavour
+from statekit.codec.annotations import (
+    Field,
+    members_within,
+    peel,
+    plain_defaults,
+    struct_fields,
+    struct_flavour,
+)
 from statekit.codec.kept_fields import as_restored, holds_models, only_stores
 from statekit.records.arrow_reader import record_builder
 from statekit.records.declaration import MAPPINGS, SEQUENCES
@@ -346,15 +353,12 @@ def _default(cls: Any, field: Field) -> Any:
     """Return the default of a field for `defstruct`."""
     if field.required:
         return msgspec.NODEFAULT
-    if struct_flavour(cls) == "namedtuple":
-        default = cls._field_defaults[field.name]
+    if field.name in (defaults := plain_defaults(cls)):
+        default = defaults[field.name]
         return msgspec.field(default_factory=lambda: default)
     of_struct = struct_flavour(cls) == "msgspec"
     declared = msgspec.structs.fields(cls) if of_struct else dataclasses.fields(cls)
     found: Any = next(each for each in declared if each.name == field.name)
-    if found.default not in (msgspec.NODEFAULT, dataclasses.MISSING):
-        default = found.default
-        return msgspec.field(default_factory=lambda: default)
     return msgspec.field(default_factory=found.default_factory)
 
 

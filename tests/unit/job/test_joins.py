@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,6 +18,7 @@ from statekit.maintenance.verify.verify import verify
 from statekit.testing import JobHarness, check
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+MINUTE = dt.timedelta(minutes=1)
 
 
 class Order(NamedTuple):
@@ -570,6 +572,64 @@ def test_another_interval_does_not_continue_with_the_state(tmp_path: Any) -> Non
         joined(within="2 hours", into=Seen).run(
             {"orders": [order], "payments": [payment]}, checkpoint=tmp_path / "c"
         )
+
+
+class Rated(NamedTuple):
+    order: int
+    at: dt.datetime
+    method: str = "unknown"
+    stars: int = 0
+
+
+class Stars(NamedTuple):
+    cents: int | None
+    stars: int | None
+
+
+class Methods(NamedTuple):
+    cents: int | None
+    stars: int | None
+    method: str | None
+
+
+@pytest.mark.parametrize("how", ["inner", "full"])
+def test_a_result_gets_another_field_that_kept_rows_have_with_its_default(
+    how: Any, tmp_path: Path
+) -> None:
+    def found(into: Any, orders: int, ratings: int) -> list[Any]:
+        job = sk.Job("shop")
+        left, right = job.source("orders", Order), job.source("ratings", Rated)
+        left.join(right, on="order", within="1 hour", event_time="at", how=how, into=into).sink(
+            "out"
+        )
+        outputs: list[Any] = []
+        job.run(
+            {
+                "orders": [Order(1, cents, NOON + MINUTE * cents) for cents in range(orders)],
+                "ratings": [
+                    Rated(1, NOON + MINUTE * (n + 1), "card", n + 1) for n in range(ratings)
+                ],
+            },
+            checkpoint=tmp_path,
+            outputs={"out": lambda records, epoch: outputs.extend(records)},
+            drain=False,
+        )
+        return outputs
+
+    assert found(Stars, 2, 1) == [Stars(0, 1), Stars(1, 1)]
+    assert sorted(found(Methods, 3, 2)) == [
+        Methods(0, 2, "card"),
+        Methods(1, 2, "card"),
+        Methods(2, 1, "unknown"),
+        Methods(2, 2, "card"),
+    ]
+
+
+def test_a_result_gets_no_other_field_without_a_default(tmp_path: Path) -> None:
+    rows: dict[str, Any] = {"orders": [Order(1, 1, NOON)], "payments": [Payment(1, "card", NOON)]}
+    joined(within="1 hour", fields={"cents": "left.cents"}).run(rows, checkpoint=tmp_path)
+    with pytest.raises(sk.StateSchemaError, match="method is new and has no default"):
+        joined(within="1 hour", into=Seen).run(rows, checkpoint=tmp_path)
 
 
 @pytest.mark.slow

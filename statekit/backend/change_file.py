@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import IO, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -62,6 +63,21 @@ def mutation_columns(batch: Batch, codes: Mapping[str, int], names: pa.Array) ->
         pa.array(batch.keys, pa.binary()),
         pa.array(batch.values, pa.binary()),
     ]
+    return pa.record_batch(columns, schema=CHANGES_SCHEMA)
+
+
+def put_columns(code: int, names: pa.Array, row_keys: pa.Array, rows: pa.Array) -> pa.RecordBatch:
+    """Return rows that are set as columns of a change file.
+
+    Parameters:
+        code: the place of their state in `names`.
+        names: of all states that may occur.
+        row_keys, rows: binary.
+    """
+    count = len(row_keys)
+    codes = pa.array(np.full(count, code, np.int16))
+    ops = pa.array(np.full(count, PUT, np.uint8))
+    columns = [pa.DictionaryArray.from_arrays(codes, names), ops, row_keys, rows]
     return pa.record_batch(columns, schema=CHANGES_SCHEMA)
 
 
@@ -170,6 +186,16 @@ def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterat
             if not {PUT, DELETE, DELETE_RANGE}.issuperset(ops):
                 raise ValueError("it has an unknown operation")
             yield Batch.of_columns(states, ops, keys, values)
+
+
+def read_columns(source: pa.NativeFile | IO[bytes], name: str) -> Iterator[pa.RecordBatch]:
+    """Yield the columns of a change file, one batch at a time.
+
+    Raises:
+        CorruptCheckpointError: the bytes are not a change file.
+    """
+    with _unreadable(name):
+        yield from _arrow_batches(source, CHANGES_SCHEMA)
 
 
 def read_keys(source: IO[bytes], name: str) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from typing import IO, Self, TypeVar
 
 import pyarrow as pa
 
-from statekit.backend.change_file import Changes, read_changes
+from statekit.backend.change_file import Changes, read_changes, read_columns
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
 from statekit.checkpoint import paths
@@ -413,6 +413,15 @@ class Repository(Store):
         """
         with self.open_verified(ref) as file:
             yield from read_changes(file, self.at(ref.path))
+
+    def columns(self, ref: FileRef) -> Iterator[pa.RecordBatch]:
+        """Yield the columns of a change file, batch by batch.
+
+        Raises:
+            CorruptCheckpointError: the file is missing, or not what the manifest says.
+        """
+        with self.open_verified(ref) as file:
+            yield from read_columns(file, self.at(ref.path))
 
     # ------------------------------------------------------------------------------ Spark's part
 

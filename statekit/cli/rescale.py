@@ -22,6 +22,7 @@ from statekit.cli.tables import (
 from statekit.clock import stopwatch_s
 from statekit.job.job import Job
 from statekit.job.loader import load_job
+from statekit.maintenance.new_shards import Contents
 from statekit.maintenance.rescale.offline import Rescaled, declared_states, rescale_offline
 from statekit.maintenance.rescale.plan import (
     Load,
@@ -31,7 +32,7 @@ from statekit.maintenance.rescale.plan import (
     plan_of_rescale,
     skew_of,
 )
-from statekit.maintenance.rewrite import RowChecksum, rewrite_checkpoint
+from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.query.rows.reader import CheckpointReader
 from statekit.state.options import Rule
 from statekit.state.redistribution import Specs
@@ -109,7 +110,7 @@ def _rewrite(repository: Repository, shards: int, key_groups: int | None, specs:
     """Write all state again, with another number of key groups."""
     begun, verified = stopwatch_s(), list[str]()
 
-    def note_verified(operator: str, family: str, contents: RowChecksum) -> None:
+    def note_verified(operator: str, family: str, contents: Contents) -> None:
         verified.append(f"  {operator}.{family}: {contents}")
 
     with progress_bar("rows") as progress:

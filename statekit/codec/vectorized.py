@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from statekit.keygroup import SEED, key_group
 
@@ -82,7 +84,8 @@ def numbered(start: bytes, first: int, count: int) -> list[bytes]:
 
 
 def key_groups(keys: Sequence[Any], groups: int) -> list[int]:
-    """Return the key groups of many keys. Keys that are ints, or tuples of ints, take columns.
+    """Return the key groups of many keys. Keys that are ints, texts, or tuples of ints, take
+    columns.
 
     Parameters:
         groups: how many key groups there are.
@@ -93,12 +96,27 @@ def key_groups(keys: Sequence[Any], groups: int) -> list[int]:
 
     >>> key_groups([7, 8], 128) == [key_group(7), key_group(8)]
     True
+    >>> key_groups(["ada", ""], 128) == [key_group("ada"), key_group("")]
+    True
     """
     is_tuple = bool(keys) and set(map(type, keys)) == {tuple} and len(set(map(len, keys))) == 1
     columns: list[Sequence[Any]] = list(zip(*keys, strict=True)) if is_tuple else [keys]
     if columns and all(set(map(type, column)) == {int} for column in columns):
         return key_groups_of_ints(columns, groups)
+    if set(map(type, keys)) == {str}:
+        with contextlib.suppress(UnicodeEncodeError):  # the loop below says which
+            return _key_groups_of_texts(keys, groups)
     return list(map(key_group, keys, repeat(groups)))
+
+
+def _key_groups_of_texts(keys: Sequence[str], groups: int) -> list[int]:
+    hashes = map(xxhash.xxh64_intdigest, map(str.encode, keys), repeat(SEED))
+    return _groups_of_hashes(np.fromiter(hashes, np.uint64, len(keys)), groups)
+
+
+def _groups_of_hashes(hashes: npt.NDArray[np.uint64], groups: int) -> list[int]:
+    found: list[int] = (hashes.view(np.int64) % groups).tolist()
+    return found
 
 
 def key_groups_of_ints(columns: Sequence[Sequence[int]], groups: int) -> list[int]:
@@ -117,16 +135,29 @@ def key_groups_of_ints(columns: Sequence[Sequence[int]], groups: int) -> list[in
     >>> key_groups_of_ints([[7, 8], [-1, 0]], 128) == [key_group((7, -1)), key_group((8, 0))]
     True
     """
-    one, two, three, four, five = _PRIMES
-    hashed: Any = np.full(len(columns[0]), SEED, np.uint64)
+    hashed: npt.NDArray[np.uint64] | None = None
     for column in columns:
-        field = np.fromiter(column, np.int64, len(column)).view(np.uint64)
-        mixed = _rotated(field * two, 31) * one
-        hashed = _rotated((hashed + five + np.uint64(8)) ^ mixed, 27) * one + four
-        hashed = (hashed ^ (hashed >> np.uint64(33))) * two
-        hashed = (hashed ^ (hashed >> np.uint64(29))) * three
-        hashed = hashed ^ (hashed >> np.uint64(32))
-    found: list[int] = (hashed.view(np.int64) % groups).tolist()
+        hashed = hashes_of_ints(np.fromiter(column, np.int64, len(column)), hashed)
+    assert hashed is not None, "a key has a field"
+    return _groups_of_hashes(hashed, groups)
+
+
+def hashes_of_ints(
+    column: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
+) -> npt.NDArray[np.uint64]:
+    """Return the hashes of ints.
+
+    Parameters:
+        column: the ints.
+        seeds: the hashes of the fields before; None for the first field.
+    """
+    one, two, three, four, five = _PRIMES
+    hashed: Any = np.full(len(column), SEED, np.uint64) if seeds is None else seeds
+    mixed = _rotated(column.view(np.uint64) * two, 31) * one
+    hashed = _rotated((hashed + five + np.uint64(8)) ^ mixed, 27) * one + four
+    hashed = (hashed ^ (hashed >> np.uint64(33))) * two
+    hashed = (hashed ^ (hashed >> np.uint64(29))) * three
+    found: npt.NDArray[np.uint64] = hashed ^ (hashed >> np.uint64(32))
     return found
 
 

@@ -24,10 +24,12 @@ from statekit.job.job import Job
 from statekit.job.progress import Bootstrapped
 from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism
 from statekit.maintenance.first_epoch import check_without_epochs, commit_first
-from statekit.maintenance.rewrite import NewRows, write_operators
+from statekit.maintenance.new_shards import NewRows
+from statekit.maintenance.rewrite import write_operators
 from statekit.maintenance.seen_keys import SeenKeys
 from statekit.number_faults import int_fault
 from statekit.query.tables.given_rows import record_batches
+from statekit.query.tables.packed_bytes import RowColumns
 from statekit.query.tables.row_parts import Family
 from statekit.query.tables.table import column_names
 from statekit.query.tables.table_rows import TableRows, cell_text, encoder_of
@@ -64,7 +66,7 @@ def bootstrap(
     def rows_of(operator: OperatorRecord, _: object) -> Iterator[NewRows]:
         for state in states.values():
             if state.family.operator.name == operator.name:
-                yield from ((state.family.name, *rows) for rows in state.rows())
+                yield from ((state.family.name, rows) for rows in state.rows())
 
     shards = write_operators(
         repository,
@@ -191,8 +193,8 @@ class _StateInput:
         self._key_groups = described.key_groups
         self._seen = SeenKeys()
 
-    def rows(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield the row keys and rows of the table.
+    def rows(self) -> Iterator[RowColumns]:
+        """Yield the rows of the table.
 
         Raises:
             BootstrapError: too many rows do not fit, or columns are missing or of another type.
@@ -215,8 +217,8 @@ class _StateInput:
                 found = found.where(~repeated)
             if reasons:
                 self._refusals.add(self._name, batch, reasons)
-            if found.keys:
-                yield found.keys, found.rows
+            if len(found.keys):
+                yield found
 
     def _encoder(self, schema: pa.Schema) -> TableRows:
         encoder, wrong = encoder_of(self.family, self._spec.codec, self._key_groups, schema)

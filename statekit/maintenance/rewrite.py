@@ -11,34 +11,26 @@ rows of each state, in each key group, and the checksum. The old epochs do not c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
-from itertools import compress, groupby, islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
 from operator import add, itemgetter
-from typing import cast
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from statekit.backend.divided_rows import DividedRows, groups_of_keys
-from statekit.backend.mutation import Batch
-from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord
+from statekit.backend.divided_rows import DividedRows
+from statekit.checkpoint.job_file import JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest, last_epoch
 from statekit.checkpoint.repository import LocalRows, Repository
 from statekit.checkpoint.restore_plan import local_rows
-from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_contents import ReplayCost
-from statekit.clock import unique_id
-from statekit.errors import CorruptCheckpointError
-from statekit.keygroup import GROUP_BYTES, check_groups, check_parallelism, group_range
-from statekit.maintenance.row_keys import Entry, KeyedRows, RowKeyParts
+from statekit.keygroup import check_groups, check_parallelism, group_ranges
+from statekit.maintenance.new_shards import Contents, Count, NewRows, NewShard, check_stored
+from statekit.maintenance.row_keys import KeyedRows, RowKeyParts
+from statekit.query.tables.packed_bytes import RowColumns
 from statekit.query.tables.stored_batches import keyed_batches
-from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator, put_local
-from statekit.watermark import BEGINNING
+from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator
 
 SCRATCH_BYTES = 32 << 30
 """The maximum bytes of rows that are gathered on the local disk before they are written."""
@@ -46,14 +38,8 @@ SCRATCH_BYTES = 32 << 30
 Progress = Callable[[int, int], None]
 """A callback with the number of processed rows, and of all rows."""
 
-Count = Callable[[int], None]
-"""A callback with a number of rows that were written or read back."""
-
-Verified = Callable[[str, str, "RowChecksum"], None]
-"""A callback with the operator, the state or index family, and the checksum of its rows."""
-
-NewRows = tuple[str, Sequence[bytes], Sequence[bytes]]
-"""Some rows of one family: its name, their row keys with the new key groups, and the rows."""
+Verified = Callable[[str, str, Contents], None]
+"""A callback with the operator, the state, and its rows."""
 
 _BATCH_ROWS = 4096
 _REPORTED_ROWS = 10_000
@@ -111,97 +97,6 @@ class RowCount:
         self._report(self._rows, self._total)
 
 
-@dataclass
-class NewShard:
-    """A shard that is being written."""
-
-    groups: tuple[int, int]
-    rows: dict[str, int]
-    bytes: dict[str, int]
-    wake_us: dict[Clock, int] = field(default_factory=dict)
-    files: list[FileRef] = field(default_factory=list)
-
-    @classmethod
-    def blank(cls, operator: OperatorRecord, keyed: KeyedRows, groups: tuple[int, int]) -> NewShard:
-        """Return a shard without rows.
-
-        Parameters:
-            operator: its operator.
-            keyed: the keyed rows of the operator.
-            groups: the first and the last key group.
-        """
-        nothing = dict.fromkeys(keyed.families, 0)
-        wake_us = dict.fromkeys(operator.fires_without_timers, BEGINNING)
-        return cls(groups, nothing, dict(nothing), wake_us)
-
-    def wakes(self, times: Mapping[Clock, int]) -> None:
-        """Have the shard wake at these times at the latest."""
-        for clock, due_us in times.items():
-            self.wake_us[clock] = min(due_us, self.wake_us.get(clock, due_us))
-
-    def put_entry(self, entry: Entry | None, batch: Batch) -> None:
-        """Have the shard wake for a row, and add the index row to a batch; None for no entry."""
-        if entry is None:
-            return
-        self.wakes({entry.clock: entry.due_us})
-        if entry.family is not None:
-            batch.put(entry.family, entry.row_key, b"")
-
-    def store(
-        self,
-        repository: Repository,
-        operator: str,
-        families: Iterable[str],
-        batches: Iterable[Batch | pa.RecordBatch],
-        *,
-        local: bool = False,
-    ) -> None:
-        """Write rows to a change file. See `Repository.store_changes`."""
-        file = repository.store_changes(operator, families, batches, local=local)
-        self.files += [] if file is None else [file]
-
-    def store_local(
-        self, repository: Repository, operator: str, rows_of: Mapping[str, LocalRows]
-    ) -> None:
-        """Write the rows of each operator state to a change file, and count them."""
-        batch = Batch()
-        for name, size in put_local(batch, self.groups[0], rows_of).items():
-            self.rows[name], self.bytes[name] = size
-        if len(batch):
-            self.store(repository, operator, rows_of, [batch], local=True)
-
-    def state(self, epoch: int) -> ShardState:
-        first, last = self.groups
-        blank = not self.files
-        return ShardState(
-            first_group=first,
-            last_group=last,
-            attempt=None if blank else unique_id(),
-            changed=None if blank else epoch,
-            files=tuple(self.files),
-            is_complete=True,
-            chain=reduce(lambda cost, file: cost.followed_by(file, 0), self.files, ReplayCost()),
-            rows={} if blank else self.rows,
-            bytes={} if blank else self.bytes,
-            wake_us={} if blank else self.wake_us,
-        )
-
-
-class _Contents:
-    """The rows of one family: their checksum, and how many are in each key group."""
-
-    def __init__(self, key_groups: int) -> None:
-        self.checksum = RowChecksum()
-        self.in_groups = np.zeros(key_groups, np.int64)
-
-    def add(
-        self, groups: npt.NDArray[np.uint16], row_keys: Sequence[bytes], rows: Sequence[bytes]
-    ) -> None:
-        """Add rows. `groups` are the key groups of the row keys."""
-        self.checksum.add_all([row_key[GROUP_BYTES:] for row_key in row_keys], rows)
-        self.in_groups += np.bincount(groups, minlength=len(self.in_groups))
-
-
 class _ShardsWriter:
     """Writes the rows of one operator, in any order, to change files of new shards. A context
     manager.
@@ -214,21 +109,19 @@ class _ShardsWriter:
 
     Attributes:
         rows: builds row keys.
+        contents: the rows of each family so far.
     """
 
     def __init__(
         self, repository: Repository, operator: OperatorRecord, parallelism: int, key_groups: int
     ) -> None:
         self.rows = KeyedRows(operator, key_groups)
-        self._contents = {family: _Contents(key_groups) for family in self.rows.families}
+        self.contents = {family: Contents(key_groups) for family in self.rows.families}
         self._repository = repository
-        self._operator = operator
-        self._all = (*self.rows.families, *self.rows.indexes)
         self._shards = [
-            NewShard.blank(operator, self.rows, group_range(shard, parallelism, key_groups))
-            for shard in range(parallelism)
+            NewShard(operator, self.rows, groups)
+            for groups in group_ranges(parallelism, key_groups)
         ]
-        self._batch = Batch()
         self._divided = self._empty()
 
     def __enter__(self) -> _ShardsWriter:
@@ -238,41 +131,18 @@ class _ShardsWriter:
         self._divided.close()
 
     def _empty(self) -> DividedRows:
-        return DividedRows(self._all, [shard.groups[1] for shard in self._shards])
+        return DividedRows(self.rows.families, [shard.groups[1] for shard in self._shards])
 
-    @property
-    def checksums(self) -> dict[str, RowChecksum]:
-        """The checksum of the rows of each family."""
-        return {family: contents.checksum for family, contents in self._contents.items()}
-
-    def put(self, family: str, row_keys: Sequence[bytes], rows: Sequence[bytes]) -> None:
+    def put(self, family: str, rows: RowColumns) -> None:
         """Add rows of a family. Each row key may be added once.
 
         Raises:
             CorruptCheckpointError: a row key has no key of this operator.
         """
-        groups = groups_of_keys(pa.array(row_keys, pa.binary()))
-        self._contents[family].add(groups, row_keys, rows)
-        sizes = list(map(add, map(len, row_keys), map(len, rows)))
-        places = groups.astype(np.int64) * len(self._shards) // self.rows.key_groups
-        counts = np.bincount(places, minlength=len(self._shards))
-        totals = np.bincount(places, sizes, len(self._shards))
-        for place in np.flatnonzero(counts).tolist():
-            self._shards[place].rows[family] += int(counts[place])
-            self._shards[place].bytes[family] += int(totals[place])
-        if self.rows.has_entries(family):
-            self._put_entries(family, places.tolist(), row_keys, rows)
-        self._batch.put_all(family, row_keys, rows)
-        if self._batch.full:
-            self._gather()
-
-    def _put_entries(
-        self, family: str, places: Sequence[int], row_keys: Sequence[bytes], rows: Sequence[bytes]
-    ) -> None:
-        """Add the index rows of some rows, and note when their shards wake."""
-        entries = self.rows.entries(family, row_keys, rows)
-        for place, entry in zip(places, entries, strict=True):
-            self._shards[place].put_entry(entry, self._batch)
+        self.contents[family].add(rows)
+        self._divided.add(family, *rows)
+        if self._divided.size_bytes >= SCRATCH_BYTES:
+            self._distribute()
 
     def finish(self, epoch: int, local: Mapping[str, list[LocalRows]]) -> tuple[ShardState, ...]:
         """Write the remaining rows, and return the new shards.
@@ -280,66 +150,23 @@ class _ShardsWriter:
         Parameters:
             local: the rows of each operator state, for each shard.
         """
-        self._gather()
         self._distribute()
         for number, shard in enumerate(self._shards):
             own = {name: shards[number] for name, shards in local.items()}
-            shard.store_local(self._repository, self._operator.name, own)
+            shard.store_local(self._repository, own)
         return tuple(shard.state(epoch) for shard in self._shards)
-
-    def _gather(self) -> None:
-        if len(self._batch):
-            self._divided.add(self._batch)
-            self._batch.clear()
-        if self._divided.size_bytes >= SCRATCH_BYTES:
-            self._distribute()
 
     def _distribute(self) -> None:
         """Write the gathered rows to files, shard by shard, and start with none."""
-        for shard, rows in zip(self._shards, self._divided.ranges(), strict=True):
-            shard.store(self._repository, self._operator.name, self._all, rows)
+        for number, shard in enumerate(self._shards):
+            shard.store(self._repository, self._columns(number, shard))
         self._divided.close()
         self._divided = self._empty()
 
-    def check(self, shards: Sequence[ShardState], count: Count) -> None:
-        """Read new shards back, and compare them with the written rows.
-
-        Raises:
-            CorruptCheckpointError: they differ.
-        """
-        actual = {family: _Contents(self.rows.key_groups) for family in self._contents}
-        for shard, ref in [(owner, ref) for owner in shards for ref in owner.files]:
-            for batch in self._repository.batches(ref):
-                for family, row_keys, rows in _by_family(batch, actual.keys()):
-                    groups = groups_of_keys(pa.array(row_keys, pa.binary()))
-                    if groups.min() < shard.first_group or groups.max() > shard.last_group:
-                        raise self._differs(family, f"rows outside of key groups {shard.groups}")
-                    actual[family].add(groups, row_keys, rows)
-                    count(len(rows))
-        for family, expected in self._contents.items():
-            found = actual[family]
-            if str(found.checksum) != str(expected.checksum):
-                raise self._differs(family, f"{found.checksum} in place of {expected.checksum}")
-            if (found.in_groups != expected.in_groups).any():
-                raise self._differs(family, "rows in other key groups")
-
-    def _differs(self, family: str, difference: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(
-            f"the written rows of {self._operator.name}.{family} differ from the read ones: "
-            f"{difference}. Nothing is committed, and the old state is unchanged: check the disks "
-            "and the memory of this machine, then try again"
-        )
-
-
-def _by_family(batch: Batch, families: Collection[str]) -> Iterator[NewRows]:
-    """Yield the rows of a batch of these families, divided by family."""
-    found = dict.fromkeys(batch.states)
-    for family in filter(families.__contains__, found):
-        row_keys, rows = batch.keys, cast("list[bytes]", batch.values)
-        if len(found) > 1:
-            own = [state == family for state in batch.states]
-            row_keys, rows = list(compress(row_keys, own)), list(compress(rows, own))
-        yield family, row_keys, rows
+    def _columns(self, number: int, shard: NewShard) -> Iterator[pa.RecordBatch]:
+        for family in self.rows.families:
+            for batch in self._divided.of(family, number):
+                yield from shard.columns(family, RowColumns(*batch.columns))
 
 
 def rows_in_groups(
@@ -357,7 +184,7 @@ def rows_in_groups(
     for family, own in groupby(rows, itemgetter(0)):
         while piece := list(islice(own, _BATCH_ROWS)):
             _, parts, values = zip(*piece, strict=True)
-            yield family, list(map(keyed.row_key, parts)), values
+            yield family, RowColumns.of(list(map(keyed.row_key, parts)), values)
 
 
 def stored_rows(
@@ -406,7 +233,7 @@ def write_operators(
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
         count: called with the number of rows that were written or read back.
-        verified: called with the checksum of each state after it was read back.
+        verified: called with the contents of each state after it was read back.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered, or the new rows differ from the old
@@ -418,14 +245,14 @@ def write_operators(
     new_shards = {}
     for operator in job.operators:
         with _ShardsWriter(repository, operator, parallelism, job.key_groups) as writer:
-            for family, row_keys, rows in rows_of(operator, writer.rows):
-                writer.put(family, row_keys, rows)
-                count(len(rows))
+            for family, rows in rows_of(operator, writer.rows):
+                writer.put(family, rows)
+                count(len(rows.keys))
             shards = writer.finish(epoch, local[operator.name])
-        writer.check(shards, count)
+        check_stored(repository, operator, shards, writer.contents, job.key_groups, count)
         new_shards[operator.name] = shards
-        for family, checksum in writer.checksums.items():
-            verified(operator.name, family, checksum)
+        for family, contents in writer.contents.items():
+            verified(operator.name, family, contents)
     return new_shards
 
 
@@ -444,7 +271,7 @@ def rewrite_checkpoint(
         parallelism: shards per operator; None for no change.
         key_groups: None for no change.
         progress: called with the progress.
-        verified: called with the checksum of each state after it was read back.
+        verified: called with the contents of each state after it was read back.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
 

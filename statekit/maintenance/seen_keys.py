@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
-import xxhash
+import pyarrow as pa
 
-_Hashes = npt.NDArray[np.uint64]
+from statekit.query.encoded.binary_columns import Hashes, hashes
 
 
 class SeenKeys:
@@ -18,17 +16,18 @@ class SeenKeys:
     looked up in a few runs.
 
     >>> seen = SeenKeys()
-    >>> seen.repeated([b"a", b"b", b"a"]).tolist(), seen.repeated([b"c", b"b"]).tolist()
-    ([False, False, True], [False, True])
+    >>> seen.repeated(pa.array([b"a", b"b", b"a"])).tolist()
+    [False, False, True]
+    >>> seen.repeated(pa.array([b"c", b"b"])).tolist()
+    [False, True]
     """
 
     def __init__(self) -> None:
-        self._runs: list[tuple[_Hashes, _Hashes]] = []
+        self._runs: list[tuple[Hashes, Hashes]] = []
 
-    def repeated(self, row_keys: Sequence[bytes]) -> npt.NDArray[np.bool_]:
+    def repeated(self, row_keys: pa.Array) -> npt.NDArray[np.bool_]:
         """Return for each row key whether it occurred before, also among these, and note it."""
-        digests = b"".join(map(xxhash.xxh3_128_digest, row_keys))
-        first, second = np.frombuffer(digests, np.uint64).reshape(-1, 2).T
+        first, second = hashes(row_keys), hashes(row_keys, second=True)
         order = np.argsort(first, kind="stable")
         first, second = first[order], second[order]
         repeats = np.zeros(len(order), np.bool_)
@@ -41,7 +40,7 @@ class SeenKeys:
         found[order] = repeats
         return found
 
-    def _add(self, first: _Hashes, second: _Hashes) -> None:
+    def _add(self, first: Hashes, second: Hashes) -> None:
         while self._runs and len(self._runs[-1][0]) <= len(first):
             run_first, run_second = self._runs.pop()
             first, second = np.concatenate((run_first, first)), np.concatenate((run_second, second))

@@ -56,6 +56,7 @@ RANKS = [
     "job",
     "kv",
     "query/rows",
+    "query/encoded",
     "query/tables",
     "query/replica",
     "query/changes",

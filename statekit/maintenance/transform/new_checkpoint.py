@@ -136,7 +136,8 @@ class NewCheckpoint:
             spark=self._spark_files(),
             **position,
         )
-        verification = verify(staged, progress=progress)
+        # The rows were read back already, and compared with those that were written.
+        verification = verify(staged, rows=False, progress=progress)
         if verification.is_damaged or verification.unread:
             raise CorruptCheckpointError(
                 f"the new checkpoint was verified before its commit, and has faults: "

@@ -6,8 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
+
+from statekit.backend.divided_rows import DividedRows
 from statekit.backend.interface import Backend
-from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import TIMERS, WAITING, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import ShardState
 from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
@@ -17,17 +19,14 @@ from statekit.job.compatibility import next_job_file
 from statekit.job.expiry import continued_expiry
 from statekit.job.plan import Operator
 from statekit.keygroup import group_ranges
-from statekit.maintenance.rewrite import NewShard
+from statekit.maintenance.new_shards import Contents, NewShard, check_same, check_stored
 from statekit.maintenance.row_keys import KeyedRows
-from statekit.maintenance.transform.sorted_rows import SortedRows
+from statekit.maintenance.transform.unique_rows import unique_rows
 from statekit.maintenance.transform.written_state import WrittenState
 from statekit.query.rows.reader import CheckpointReader
-from statekit.query.tables.packed_bytes import RowBatch, row_batches
+from statekit.query.tables.packed_bytes import RowBatch, RowColumns, row_batches
 from statekit.state.redistribution import moved_rows
 from statekit.working_copy.unpacked_shard import ShardRows
-
-_FILE_BYTES_MAX = 1 << 30
-"""A change file ends at this size, before compression."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +93,16 @@ class NewOperator:
         self._declared = operator.record()
         self._written: dict[str, WrittenState] = {}
         self._local: dict[str, list[LocalRows]] = {}
-        self._sorted = SortedRows(KeyedRows(self._declared, key_groups).families)
+        ends = [last for _, last in group_ranges(shards, key_groups)]
+        families = self._declared.holds_by_key
+        self._divided = DividedRows(families, ends, is_sorted=True)
+        self._contents = dict[str, Contents]()
 
     def __enter__(self) -> NewOperator:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._sorted.__exit__()
+        self._divided.close()
 
     # ---------------------------------------------------------------------------- what it gets
 
@@ -150,12 +152,14 @@ class NewOperator:
                 self._local[name] = [[] for _ in range(shards)]
         return self._written[name]
 
-    def put(self, name: str, rows: RowBatch) -> None:
+    def put(self, name: str, rows: RowColumns) -> None:
         """Add rows of a written state."""
-        if rows.shards is None:
-            self._sorted.put(name, rows)
-            return
-        for shard, key, row in zip(rows.shards, rows.keys, rows.rows, strict=True):
+        self._contents.setdefault(name, Contents(self._key_groups)).add(rows)
+        self._divided.add(name, *rows)
+
+    def put_local(self, name: str, rows: RowBatch) -> None:
+        """Add rows of a written operator state."""
+        for shard, key, row in zip(rows.shards or (), rows.keys, rows.rows, strict=True):
             self._local[name][shard].append((key, row))
 
     # ------------------------------------------------------------------------------ its record
@@ -211,52 +215,82 @@ class NewOperator:
         """
         record = self.record()
         local = self._local_rows(record, epoch)
-        families = (*record.holds, *KeyedRows(record, self._key_groups).indexes)
+        keyed = KeyedRows(record, self._key_groups)
+        stored = self._blank_contents(keyed)
+        read = self._blank_contents(keyed)
         shards = []
         for number, groups in enumerate(group_ranges(self._shards, self._key_groups)):
-            shard = _Shard(record, groups, self._key_groups)
+            new = NewShard(record, keyed, groups)
             with contextlib.ExitStack() as closing:
-                batches = self._batches(shard, closing)
-                for batch in _files(batches):
-                    shard.new.store(target, record.name, families, batch)
-            own = {name: rows[number] for name, rows in local.items()}
-            shard.new.store_local(target, record.name, own)
-            count(sum(shard.new.rows.values()))
-            shards.append(shard.new.state(epoch))
+                new.store(target, self._columns(number, new, stored, read, closing))
+            new.store_local(target, {name: rows[number] for name, rows in local.items()})
+            count(sum(new.rows.values()))
+            shards.append(new.state(epoch))
+        for name, contents in self._contents.items():
+            check_same(record.name, name, read[name], contents)
+        check_stored(target, record, shards, stored, self._key_groups)
         return tuple(shards)
 
-    def _batches(self, shard: _Shard, closing: contextlib.ExitStack) -> Iterator[Batch]:
-        """Yield the rows of a shard, copied ones first."""
+    def _blank_contents(self, keyed: KeyedRows) -> dict[str, Contents]:
+        return {family: Contents(self._key_groups) for family in keyed.families}
+
+    def _columns(
+        self,
+        number: int,
+        new: NewShard,
+        stored: Mapping[str, Contents],
+        read: Mapping[str, Contents],
+        closing: contextlib.ExitStack,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a shard as columns of a change file, copied ones first.
+
+        Parameters:
+            number: of the shard.
+            new: the shard.
+            stored: gets the rows.
+            read: gets the written rows, before those of one row key become one.
+            closing: closes what is read.
+        """
+
+        def written(name: str) -> Iterator[RowColumns]:
+            for batch in self._divided.of(name, number):
+                rows = RowColumns(*batch.columns)
+                read[name].add(rows)
+                yield rows
+
         for copied in self.copied:
-            yield from self._copied(copied, shard, closing)
+            yield from self._copied(copied, new, stored, closing)
         for name, state in self._written.items():
             if not state.is_local:
-                for rows in self._sorted.batches(name, shard.new.groups, state.repeated):
-                    yield shard.with_index(name, rows)
+                for rows in unique_rows(written(name), state.repeated):
+                    stored[name].add(rows)
+                    yield from new.columns(name, rows)
 
     def _copied(
-        self, copied: Copied, shard: _Shard, closing: contextlib.ExitStack
-    ) -> Iterator[Batch]:
+        self,
+        copied: Copied,
+        new: NewShard,
+        stored: Mapping[str, Contents],
+        closing: contextlib.ExitStack,
+    ) -> Iterator[pa.RecordBatch]:
         manifest, operator = self._source.manifest, copied.operator
-        first, last = shard.new.groups
-        old = manifest.shards_over(operator.name, first, last)
+        old = manifest.shards_over(operator.name, *new.groups)
         if all(each.attempt is None and not each.slices for each in old):
             return
         indexes = KeyedRows(operator, self._key_groups).indexes if copied.is_whole else ()
         own = [name for name in operator.holds_by_key if name in copied.families]
         unpacked = ShardRows(self._source.repository, operator.name, manifest)
-        backend = closing.enter_context(unpacked.opened_groups(shard.new.groups, (*own, *indexes)))
+        backend = closing.enter_context(unpacked.opened_groups(new.groups, (*own, *indexes)))
         for name in own:
-            for rows in _stored(backend, name, shard.new.groups):
-                if copied.is_whole:
-                    yield shard.counted(name, rows)
-                else:
-                    yield shard.with_index(copied.families[name], rows)
+            new_name = copied.families[name]
+            for rows in _stored(backend, name, new.groups):
+                stored[new_name].add(rows)
+                yield from new.columns(new_name, rows, is_indexed=not copied.is_whole)
         for name in indexes:
-            for rows in _stored(backend, name, shard.new.groups):
-                yield _batch(name, rows)
+            for rows in _stored(backend, name, new.groups):
+                yield new.of_index(name, rows)
         for each in old if copied.is_whole else ():
-            shard.new.wakes(each.wake_us)
+            new.wakes(each.wake_us)
 
     def _local_rows(self, record: OperatorRecord, epoch: int) -> dict[str, list[LocalRows]]:
         """Return the rows of each operator state, for each new shard."""
@@ -274,52 +308,6 @@ class NewOperator:
         return local
 
 
-class _Shard:
-    """A new shard that is being written."""
-
-    def __init__(self, record: OperatorRecord, groups: tuple[int, int], key_groups: int) -> None:
-        self._keyed = KeyedRows(record, key_groups)
-        self.new = NewShard.blank(record, self._keyed, groups)
-
-    def counted(self, family: str, rows: RowBatch) -> Batch:
-        """Return rows as a batch, and count them."""
-        batch = Batch()
-        self.new.bytes[family] += batch.put_all(family, rows.keys, rows.rows)
-        self.new.rows[family] += len(rows.keys)
-        return batch
-
-    def with_index(self, family: str, rows: RowBatch) -> Batch:
-        """Return rows as a batch, with their index rows."""
-        batch = self.counted(family, rows)
-        if self._keyed.has_entries(family):
-            for entry in self._keyed.entries(family, rows.keys, rows.rows):
-                self.new.put_entry(entry, batch)
-        return batch
-
-
-def _stored(backend: Backend, family: str, groups: tuple[int, int]) -> Iterator[RowBatch]:
-    return row_batches(backend.scan(family, *group_bounds(*groups)))
-
-
-def _batch(family: str, rows: RowBatch) -> Batch:
-    batch = Batch()
-    batch.put_all(family, rows.keys, rows.rows)
-    return batch
-
-
-def _files(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
-    """Yield the batches of one change file after the other. A file has to be read before the next
-    one is requested.
-    """
-    ahead = next(batches, None)
-
-    def of_file() -> Iterator[Batch]:
-        nonlocal ahead
-        size = 0
-        while ahead is not None and size < _FILE_BYTES_MAX:
-            yield ahead
-            size += ahead.size_bytes
-            ahead = next(batches, None)
-
-    while ahead is not None:
-        yield of_file()
+def _stored(backend: Backend, family: str, groups: tuple[int, int]) -> Iterator[RowColumns]:
+    for batch in row_batches(backend.scan(family, *group_bounds(*groups))):
+        yield RowColumns.of(batch.keys, batch.rows)

@@ -23,6 +23,7 @@ from statekit.maintenance.transform.state_row import StateRow
 from statekit.maintenance.transform.typed_reads import AnyProcess, KeyStates, TypedReads
 from statekit.maintenance.transform.written_state import WrittenState
 from statekit.query.rows.reader import CheckpointReader
+from statekit.query.tables.packed_bytes import RowBatch, RowColumns
 from statekit.query.tables.read import StateTable
 from statekit.shown import shown, type_name
 from statekit.watermark import BEGINNING
@@ -232,7 +233,12 @@ class Transformation:
         new = self._new(operator, "write")
         written = new.write(state, lambda clock: self._time_of(new.operator, clock))
         for batch in _converted(written, rows):
-            new.put(state, batch)
+            if isinstance(batch, RowColumns):
+                new.put(state, batch)
+            elif written.is_local:
+                new.put_local(state, batch)
+            else:
+                new.put(state, RowColumns.of(batch.keys, batch.rows))
 
     def drop(self, operator: str, *states: str) -> None:
         """Give states of the old checkpoint up.
@@ -387,7 +393,7 @@ class Transformation:
         return rows_to_read(self._source.job, self._source.manifest)
 
 
-def _converted(written: WrittenState, rows: Any) -> Iterator[Any]:
+def _converted(written: WrittenState, rows: Any) -> Iterator[RowBatch | RowColumns]:
     """Yield rows to write as stored rows, in batches."""
     if isinstance(rows, pa.RecordBatch):
         rows = [rows]

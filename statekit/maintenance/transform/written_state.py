@@ -26,8 +26,8 @@ from statekit.keygroup import GROUP_BYTES, key_group, pack_group
 from statekit.maintenance.transform.state_row import StateRow
 from statekit.query.tables.columns import TIMESTAMP
 from statekit.query.tables.key_columns import KeyEncoder
-from statekit.query.tables.packed_bytes import RowBatch
-from statekit.query.tables.row_parts import Family, stamped_rows
+from statekit.query.tables.packed_bytes import RowBatch, RowColumns
+from statekit.query.tables.row_parts import Family, stamps
 from statekit.query.tables.table import layout_of, names_of
 from statekit.query.tables.table_rows import MISFITS, POSITIONS, encoder_of, row_text
 from statekit.shown import shown, shown_error, shown_text
@@ -151,7 +151,7 @@ class WrittenState:
         encoded = spec.codec.encode(value)
         if spec.ttl is None:
             return encoded
-        return stamped_rows([encoded], np.array([self._written_us(row)]), _ERA)[0]
+        return _stamped(encoded, self._written_us(row))
 
     def _written_us(self, row: StateRow) -> int:
         if row.written is None:
@@ -162,7 +162,7 @@ class WrittenState:
 
     # ---------------------------------------------------------------------------- columns
 
-    def of_batch(self, batch: pa.RecordBatch) -> RowBatch:
+    def of_batch(self, batch: pa.RecordBatch) -> RowColumns:
         """Return the stored rows of a record batch.
 
         Raises:
@@ -210,7 +210,7 @@ class WrittenState:
             "rename, add, cast or remove columns"
         )
 
-    def _timers(self, batch: pa.RecordBatch, first: int) -> RowBatch:
+    def _timers(self, batch: pa.RecordBatch, first: int) -> RowColumns:
         """Return timers of the columns of `read`. Their number is small, so each is a row."""
         keys = names_of(layout_of(self._family).key)
         names = {*keys, "timer", "clock", "at"}
@@ -221,15 +221,16 @@ class WrittenState:
                 f"{', '.join(keys)}, timer, clock, at"
             )
         encoder = KeyEncoder(self._record)
-        found = RowBatch([], [b""] * batch.num_rows)
+        row_keys = list[bytes]()
         for place in range(batch.num_rows):
             one = batch.slice(place, 1)
             with self._refused(first + place, row_text(one)):
-                (prefix,) = encoder.prefixes([one.column(name) for name in keys], self._key_groups)
+                fields = [one.column(name) for name in keys]
+                (prefix,) = encoder.prefixes(fields, self._key_groups).to_pylist()
                 (row,) = one.to_pylist()
                 timer = row.get("clock", "event"), row["at"], row.get("timer", "default")
-                found.keys.append(prefix + self._timer_row(*timer))
-        return found
+                row_keys.append(prefix + self._timer_row(*timer))
+        return RowColumns.of(row_keys, [b""] * len(row_keys))
 
     # ------------------------------------------------------------------------------- errors
 
@@ -269,8 +270,7 @@ class WrittenState:
         encoded = self._combined(spec, combine, key, [row for row, _ in pairs])
         if spec.ttl is None:
             return encoded
-        written = np.array([max(written for _, written in pairs)])
-        return stamped_rows([encoded], written, _ERA)[0]
+        return _stamped(encoded, max(written for _, written in pairs))
 
     def _combined(
         self, spec: StateSpec, combine: Callable[[Any, Any], Any], key: Any, rows: list[bytes]
@@ -304,3 +304,8 @@ class WrittenState:
         if spec.reduce.known == "count":  # a stored value is a count
             return lambda first, second: first + second
         return spec.reduce.combine
+
+
+def _stamped(value: bytes, written_us: int) -> bytes:
+    stamp: bytes = stamps(np.array([written_us]), _ERA)[0].as_py()
+    return stamp + value

@@ -19,6 +19,9 @@ from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.vectorized import big_endian, ints_of_sortable, key_groups
 from statekit.errors import CorruptCheckpointError
+from statekit.keygroup import GROUP_BYTES
+from statekit.query.encoded.binary_columns import big_endian_rows, fixed, joined
+from statekit.query.encoded.key_bytes import PACKED_KINDS, encoded_keys, groups_of_columns
 from statekit.query.tables.columns import DURATION, INT, TIMESTAMP, WIDE_INT, key_column
 from statekit.query.tables.packed_bytes import Offsets, PackedBytes
 from statekit.records.nested_types import tuple_names
@@ -41,7 +44,9 @@ class KeyEncoder:
     """
 
     def __init__(self, operator: OperatorRecord) -> None:
-        self._columns = [key_column(Schema.from_json(field.type)) for field in operator.key]
+        fields = [Schema.from_json(field.type) for field in operator.key]
+        self._columns = [key_column(field) for field in fields]
+        self._is_packed = all(field.kind in PACKED_KINDS for field in fields)
         self._encode = schema_key_codec(key_schema(operator)).encode_all
 
     def encoded(self, arrays: Sequence[pa.Array]) -> list[bytes]:
@@ -52,16 +57,20 @@ class KeyEncoder:
         """
         return self._encode(self._keys(arrays))
 
-    def prefixes(self, arrays: Sequence[pa.Array], groups: int) -> list[bytes]:
+    def prefixes(self, arrays: Sequence[pa.Array], groups: int) -> pa.Array:
         """Return the start of the row keys of keys: key group and stored bytes.
 
         Parameters:
             arrays: a column for each field of the key.
             groups: the number of key groups.
         """
+        if self._is_packed and (packed := encoded_keys(arrays)) is not None:
+            own = groups_of_columns(arrays, groups)
+            return joined([fixed(big_endian_rows(own)[:, -GROUP_BYTES:]), packed])
         keys = self._keys(arrays)
         encoded = self._encode(keys)  # first: its errors name the key
-        return list(map(add, big_endian(key_groups(keys, groups), len(keys)), encoded))
+        prefixes = map(add, big_endian(key_groups(keys, groups), len(keys)), encoded)
+        return pa.array(list(prefixes), pa.binary())
 
     def _keys(self, arrays: Sequence[pa.Array]) -> Sequence[Any]:
         parts = [column.values(array) for column, array in zip(self._columns, arrays, strict=True)]

@@ -135,6 +135,45 @@ class RowBatch(NamedTuple):
         )
 
 
+class RowColumns(NamedTuple):
+    """Rows of one keyed state as Arrow columns.
+
+    Parameters:
+        keys: row keys, binary without nulls.
+        rows: as stored, binary without nulls.
+
+    >>> RowColumns.of([b"a", b"b"], [b"1", b"2"]).where(np.array([False, True])).keys.to_pylist()
+    [b'b']
+    """
+
+    keys: pa.Array
+    rows: pa.Array
+
+    @classmethod
+    def of(cls, keys: Sequence[bytes], rows: Sequence[bytes]) -> RowColumns:
+        """Return rows of lists as columns."""
+        return cls(pa.array(keys, pa.binary()), pa.array(rows, pa.binary()))
+
+    def where(self, keep: npt.NDArray[np.bool_]) -> RowColumns:
+        """Return the rows for which `keep` is True."""
+        mask = pa.array(keep)
+        return RowColumns(self.keys.filter(mask), self.rows.filter(mask))
+
+    def divided(self, count: int) -> tuple[RowColumns, RowColumns]:
+        """Return the first `count` rows, and the other rows."""
+        first = RowColumns(self.keys[:count], self.rows[:count])
+        return first, RowColumns(self.keys[count:], self.rows[count:])
+
+    @classmethod
+    def joined(cls, parts: Sequence[RowColumns]) -> RowColumns:
+        """Return the rows of several columns, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        keys, rows = zip(*parts, strict=True) if parts else ((), ())
+        nothing = pa.array([], pa.binary())
+        return cls(pa.concat_arrays([nothing, *keys]), pa.concat_arrays([nothing, *rows]))
+
+
 _STEP_ROWS = 256
 
 

@@ -24,8 +24,9 @@ from statekit.checkpoint.era import PERMANENT, Era
 from statekit.checkpoint.job_file import ROW_MARK, TIMERS, WAITING, OperatorRecord, StateRecord
 from statekit.checkpoint.state_kinds import POSITION_BYTES
 from statekit.codec.schema import Schema
-from statekit.codec.vectorized import ints_of_sortable, sortable_columns
+from statekit.codec.vectorized import ints_of_sortable
 from statekit.keygroup import GROUP_BYTES
+from statekit.query.encoded.binary_columns import row_ends, sortable_bytes
 from statekit.query.tables.columns import TIMESTAMP
 from statekit.query.tables.key_columns import PartsOfKey, checked_ends
 from statekit.query.tables.packed_bytes import Offsets, PackedBytes, RowBatch
@@ -257,20 +258,21 @@ def unstamped_rows(rows: list[bytes], era: Era | None) -> tuple[list[bytes], Tim
     return [value for value, _ in pairs], np.array([time for _, time in pairs], np.int64)
 
 
-def stamped_rows(values: Sequence[bytes], times: Times, era: Era) -> list[bytes]:
-    """Return values with stamps of their write times, the inverse of `unstamped_rows`.
+def stamps(times: Times, era: Era) -> pa.Array:
+    """Return the stamps of write times, which precede the values in rows. Rows that do not expire
+    have none.
 
     Parameters:
+        times: in microseconds; `PERMANENT` for rows that do not expire.
         era: the present one, without earlier ones.
 
-    >>> stamped_rows([b"value"], np.array([PERMANENT]), Era(1))
-    [b'value']
+    >>> stamps(np.array([PERMANENT]), Era(1)).to_pylist()
+    [b'']
     """
-    mark = ROW_MARK + bytes([era.number])
-    return [
-        value if time == PERMANENT else mark + stamp + value
-        for value, time, stamp in zip(values, times.tolist(), sortable_columns(times), strict=True)
-    ]
+    matrix = np.empty((len(times), _STAMP_BYTES), np.uint8)
+    matrix[:, :2] = np.frombuffer(ROW_MARK + bytes([era.number]), np.uint8)
+    matrix[:, 2:] = sortable_bytes(times)
+    return row_ends(matrix, np.where(times == PERMANENT, 0, _STAMP_BYTES))
 
 
 def instants(micros: Times) -> pa.Array:

@@ -11,7 +11,6 @@ form only are exempt.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,10 +23,13 @@ from statekit.codec.schema import Schema
 from statekit.codec.value_codec import ValueCodec
 from statekit.codec.value_plan import ENCODER
 from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.query.encoded.binary_columns import big_endian_rows, fixed, joined
+from statekit.query.encoded.key_bytes import PACKED_KINDS, encoded_keys
+from statekit.query.encoded.value_bytes import packed_structs, packed_values
 from statekit.query.tables.columns import WIDE_INT, Column, Struct, key_column, value_column
 from statekit.query.tables.key_columns import KeyEncoder
-from statekit.query.tables.packed_bytes import RowBatch
-from statekit.query.tables.row_parts import Family, stamped_rows
+from statekit.query.tables.packed_bytes import RowColumns
+from statekit.query.tables.row_parts import Family, stamps
 from statekit.query.tables.table import TableColumn, layout_of, names_of
 from statekit.records.declaration import ValueMismatch
 from statekit.records.nested_types import parts_of
@@ -77,22 +79,22 @@ class TableRows:
         read: list[TableColumn] = [*layout.key, *layout.place, *layout.value, *layout.times[:1]]
         self.columns = [column.field for column in read]
 
-    def rows(self, batch: pa.RecordBatch) -> tuple[RowBatch, list[int], list[Refusal]]:
+    def rows(self, batch: pa.RecordBatch) -> tuple[RowColumns, list[int], list[Refusal]]:
         """Return the rows of a batch, their places in it, and the rows that do not fit.
 
         Parameters:
             batch: has all `columns`, in any order.
         """
-        rows, places, refused = RowBatch([], []), list[int](), list[Refusal]()
+        parts, places, refused = list[RowColumns](), list[int](), list[Refusal]()
         for place, part, found in self._parts(batch, 0):
-            if isinstance(found, RowBatch):
-                rows.extend(found)
+            if isinstance(found, RowColumns):
+                parts.append(found)
                 places.extend(range(place, place + part))
             else:
                 refused.append(Refusal(place, found))
-        return rows, places, refused
+        return RowColumns.joined(parts), places, refused
 
-    def _parts(self, batch: pa.RecordBatch, at: int) -> Iterator[tuple[int, int, RowBatch | str]]:
+    def _parts(self, batch: pa.RecordBatch, at: int) -> Iterator[tuple[int, int, RowColumns | str]]:
         """Yield the place, the size and the rows of each part of a batch; of a row that does not
         fit, the reason.
         """
@@ -110,19 +112,18 @@ class TableRows:
         yield from self._parts(batch[:half], at)
         yield from self._parts(batch[half:], at + half)
 
-    def _encoded(self, batch: pa.RecordBatch) -> RowBatch:
+    def _encoded(self, batch: pa.RecordBatch) -> RowColumns:
         arrays = {field.name: _cast(batch.column(field.name), field) for field in self.columns}
         layout = self._layout
         of_keys = [arrays[name] for name in names_of(layout.key)]
         row_keys = self._keys.prefixes(of_keys, self._key_groups)
         if self._place is not None:
-            place = self._place(arrays[layout.place[0].field.name])
-            row_keys = list(map(add, row_keys, place))
+            row_keys = joined([row_keys, self._place(arrays[layout.place[0].field.name])])
         rows = self._value([arrays[name] for name in names_of(layout.value)])
         if layout.times:
             written = arrays[layout.times[0].field.name].cast(pa.int64()).fill_null(PERMANENT)
-            rows = stamped_rows(rows, written.to_numpy(), self._era)
-        return RowBatch(row_keys, rows)
+            rows = joined([stamps(written.to_numpy(), self._era), rows])
+        return RowColumns(row_keys, rows)
 
 
 MISFITS = (
@@ -173,7 +174,7 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
 # --------------------------------------------------------------------------- parts of a row
 
 
-def _place_function(family: Family, wide: bool) -> Callable[[pa.Array], Sequence[bytes]] | None:
+def _place_function(family: Family, wide: bool) -> Callable[[pa.Array], pa.Array] | None:
     """Return a function from map keys or positions to the end of row keys; None for states with one
     row per key.
     """
@@ -181,12 +182,23 @@ def _place_function(family: Family, wide: bool) -> Callable[[pa.Array], Sequence
     assert state is not None
     if "key" in state.types:
         schema = Schema.from_json(state.types["key"])
-        column, encode = key_column(schema, wide=wide), schema_key_codec(schema).encode_all
-        return lambda array: encode(column.values(array))
+        return _map_keys(schema, key_column(schema, wide=wide))
     return _positions if layout_of(family).place else None
 
 
-def _positions(array: pa.Array) -> list[bytes]:
+def _map_keys(schema: Schema, column: Column) -> Callable[[pa.Array], pa.Array]:
+    """Return a function from map keys to their stored bytes."""
+    encode, is_packed = schema_key_codec(schema).encode_all, schema.kind in PACKED_KINDS
+
+    def encoded(array: pa.Array) -> pa.Array:
+        if is_packed and (packed := encoded_keys([array])) is not None:
+            return packed
+        return pa.array(encode(column.values(array)), pa.binary())
+
+    return encoded
+
+
+def _positions(array: pa.Array) -> pa.Array:
     """Return the positions of list elements, which are those of epoch 0.
 
     Raises:
@@ -198,34 +210,36 @@ def _positions(array: pa.Array) -> list[bytes]:
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < POSITIONS:
         raise ValueError(f"its position is not from 0 to {POSITIONS - 1}")
     packed = np.zeros((len(numbers), 12), np.uint8)
-    packed[:, 4:] = numbers.astype(">i8").view(np.uint8).reshape(-1, 8)
-    found: list[bytes] = packed.view("V12").reshape(-1).tolist()
-    return found
+    packed[:, 4:] = big_endian_rows(numbers)
+    return fixed(packed)
 
 
 def _value_function(
     schema: Schema, codec: ValueCodec[Any], wide: bool
-) -> Callable[[Sequence[pa.Array]], list[bytes]]:
+) -> Callable[[Sequence[pa.Array]], pa.Array]:
     """Return a function from the columns of values to stored values."""
-    if schema.kind == "struct" and schema.fields:
+    single = value_column(schema, wide=wide)
+    columns = {schema.name: single}
+    read: Callable[[Sequence[pa.Array]], list[Any]] = lambda arrays: single.values(arrays[0])  # noqa: E731
+    is_struct = schema.kind == "struct" and bool(schema.fields)
+    if is_struct:
         outer = {schema.name: schema}
-        struct = Struct(
-            {
-                field.name: value_column(field.schema, wide=wide, outer=outer)
-                for field in schema.fields
-            }
-        )
-        read: Callable[[Sequence[pa.Array]], list[Any]] = struct.values
-    else:
-        column: Column = value_column(schema, wide=wide)
-        read = lambda arrays: column.values(arrays[0])  # noqa: E731
+        columns = {
+            field.name: value_column(field.schema, wide=wide, outer=outer)
+            for field in schema.fields
+        }
+        read = Struct(columns).values
     has_one_form = _has_one_form(codec.schema)
 
-    def stored(arrays: Sequence[pa.Array]) -> list[bytes]:
-        rows = list(map(ENCODER.encode, read(arrays)))
+    def stored(arrays: Sequence[pa.Array]) -> pa.Array:
         if has_one_form and not any(array.null_count for array in arrays):
-            return rows
-        return list(map(codec.encode, map(codec.decode, rows)))
+            values = [column.values for column in columns.values()]
+            if not is_struct:
+                return packed_values(arrays[0], values[0])
+            pairs = zip(arrays, values, strict=True)
+            return packed_structs(dict(zip(columns, pairs, strict=True)))
+        rows = map(codec.encode, map(codec.decode, map(ENCODER.encode, read(arrays))))
+        return pa.array(list(rows), pa.binary())
 
     return stored
 

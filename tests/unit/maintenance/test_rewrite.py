@@ -22,7 +22,7 @@ from statekit.checkpoint.references import named_by
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, FencedError, RescaleError, RestoreError
-from statekit.maintenance import rewrite
+from statekit.maintenance import new_shards, rewrite
 from statekit.maintenance.rewrite import RowChecksum, rewrite_checkpoint
 from statekit.maintenance.sizes import counted_sizes
 from statekit.query.rows.reader import CheckpointReader
@@ -47,6 +47,7 @@ def layouts(draw: st.DrawFn) -> tuple[int, int]:
     other=layouts(),
     scratch_bytes=st.sampled_from([1, rewrite.SCRATCH_BYTES]),
     gathered_bytes=st.sampled_from([1, 1 << 20]),
+    file_bytes=st.sampled_from([1, new_shards.FILE_BYTES_MAX]),
 )
 def test_a_job_continues_in_other_key_groups_as_if_nothing_had_happened(
     process: Any,
@@ -56,6 +57,7 @@ def test_a_job_continues_in_other_key_groups_as_if_nothing_had_happened(
     other: tuple[int, int],
     scratch_bytes: int,
     gathered_bytes: int,
+    file_bytes: int,
 ) -> None:
     changed, unchanged = Harness(process, *layout), Harness(process, *layout)
     for number, records in enumerate(before):
@@ -65,6 +67,7 @@ def test_a_job_continues_in_other_key_groups_as_if_nothing_had_happened(
     with (
         mock.patch.object(rewrite, "SCRATCH_BYTES", scratch_bytes),
         mock.patch.object(divided_rows, "_GATHERED_BYTES", gathered_bytes),
+        mock.patch.object(new_shards, "FILE_BYTES_MAX", file_bytes),
     ):
         rewrite_checkpoint(changed._repository, parallelism=shards, key_groups=groups)
     assert stored(changed._repository) == contents

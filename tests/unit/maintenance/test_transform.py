@@ -608,7 +608,7 @@ def test_a_checkpoint_with_a_fault_is_not_committed(
 
     monkeypatch.setattr(LocalObjects, "put", on_a_failing_disk)
     message = failing(old, by_columns)
-    assert "was verified before its commit, and has faults" in message
+    assert "differ from the read ones" in message
     monkeypatch.undo()
     sk.transform(shop(per_customer))(by_columns).run(old, into=old.parent / "new")
     assert verify(Repository(old.parent / "new")).findings == []

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
+from unittest import mock
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import statekit as sk
+from statekit.backend import divided_rows
+from statekit.backend.divided_rows import DividedRows
 from statekit.errors import ProcessError, StateTypeError
-from statekit.maintenance.transform.sorted_rows import SortedRows
-from statekit.query.tables.packed_bytes import RowBatch
+from statekit.maintenance.transform.unique_rows import Repeated, unique_rows
+from statekit.query.tables.packed_bytes import RowColumns
 
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 LATER = AT + dt.timedelta(days=900)
@@ -145,17 +151,59 @@ def test_a_state_without_a_ttl_has_no_times_of_writes(old: Path) -> None:
 # -------------------------------------------------------------------------- order and repetition
 
 
+def put(rows: DividedRows, pairs: list[tuple[bytes, bytes]]) -> None:
+    rows.add("f", *(pa.array(column, pa.binary()) for column in zip(*pairs, strict=True)))
+
+
+def unique(rows: DividedRows, range_: int, repeated: Repeated) -> list[tuple[bytes, bytes]]:
+    batches = (RowColumns(*batch.columns) for batch in rows.of("f", range_))
+    return [
+        pair
+        for columns in unique_rows(batches, repeated)
+        for pair in zip(*(column.to_pylist() for column in columns), strict=True)
+    ]
+
+
+def joined(_key: bytes, rows: list[bytes]) -> bytes:
+    return b"".join(rows)
+
+
 def test_rows_are_sorted_by_their_keys_also_if_one_begins_with_another() -> None:
     zeros = b"\0" * 8
     keys = [b"\0\0x" + end for end in (b"", zeros, b"\0", b"\xff", b"\0\xff", zeros + b"\xff")]
-    with SortedRows(["f"]) as rows:
+    with closing(DividedRows(["f"], [0, 7], is_sorted=True)) as rows:
         for number in range(3):
-            rows.put("f", RowBatch(keys, [b"%d" % number] * len(keys)))
-        found = RowBatch([], [])
-        for batch in rows.batches("f", (0, 0), lambda key, rows: b"".join(rows)):
-            found.extend(batch)
-        assert found == RowBatch(sorted(keys), [b"012"] * len(keys))
-        assert [*rows.batches("f", (1, 7), lambda key, rows: b"")] == []
+            put(rows, [(key, b"%d" % number) for key in keys])
+        assert unique(rows, 0, joined) == [(key, b"012") for key in sorted(keys)]
+        assert unique(rows, 1, joined) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=2)), min_size=1), max_size=8),
+    st.integers(1, 4),
+    st.sampled_from([1, 40, 1 << 20]),
+)
+def test_rows_of_any_number_of_pieces_are_merged_in_the_order_of_writing(
+    batches: list[list[tuple[int, bytes]]], piece_rows: int, gathered_bytes: int
+) -> None:
+    expected: list[dict[bytes, bytes]] = [{}, {}]
+    with (
+        mock.patch.object(divided_rows, "_SORTED_PIECE_ROWS", piece_rows),
+        mock.patch.object(divided_rows, "_GATHERED_BYTES", gathered_bytes),
+        closing(DividedRows(["f"], [1, 3], is_sorted=True)) as rows,
+    ):
+        number = 0
+        for batch in batches:
+            pairs = [(bytes([0, group]) + key, b"") for group, key in batch]
+            for at, (key, _) in enumerate(pairs):
+                number += 1
+                pairs[at] = key, b"%d," % number
+                of_range = expected[key[1] // 2]
+                of_range[key] = of_range.get(key, b"") + pairs[at][1]
+            put(rows, pairs)
+        for range_, of_range in enumerate(expected):
+            assert unique(rows, range_, joined) == sorted(of_range.items())
 
 
 def test_a_timer_is_set_once_also_if_its_name_begins_another_one(old: Path) -> None:
@@ -174,12 +222,14 @@ def test_many_rows_of_one_key_are_combined_while_they_are_read() -> None:
         return b"%d" % sum(map(int, rows))
 
     count = 200_000
-    with SortedRows(["f"]) as rows:
+    with (
+        mock.patch.object(divided_rows, "_GATHERED_BYTES", 1 << 20),
+        closing(DividedRows(["f"], [0], is_sorted=True)) as rows,
+    ):
         for _ in range(count // 10_000):
-            rows.put("f", RowBatch([b"\0\0hot"] * 10_000, [b"1"] * 10_000))
-        found = list(rows.batches("f", (0, 0), counted))
-    assert found == [RowBatch([b"\0\0hot"], [b"%d" % count])]
-    assert most < count // 2
+            put(rows, [(b"\0\0hot", b"1")] * 10_000)
+        assert unique(rows, 0, counted) == [(b"\0\0hot", b"%d" % count)]
+    assert most < count // 10
 
 
 def test_values_that_cannot_be_combined_are_refused_with_state_key_and_advice(old: Path) -> None:

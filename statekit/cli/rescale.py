@@ -22,7 +22,7 @@ from statekit.cli.tables import (
 from statekit.clock import stopwatch_s
 from statekit.job.job import Job
 from statekit.job.loader import load_job
-from statekit.maintenance.new_shards import Contents
+from statekit.maintenance.new_shards import WrittenRows
 from statekit.maintenance.rescale.offline import Rescaled, declared_states, rescale_offline
 from statekit.maintenance.rescale.plan import (
     Load,
@@ -110,7 +110,7 @@ def _rewrite(repository: Repository, shards: int, key_groups: int | None, specs:
     """Write all state again, with another number of key groups."""
     begun, verified = stopwatch_s(), list[str]()
 
-    def note_verified(operator: str, family: str, contents: Contents) -> None:
+    def note_verified(operator: str, family: str, contents: WrittenRows) -> None:
         verified.append(f"  {operator}.{family}: {contents}")
 
     with progress_bar("rows") as progress:

@@ -44,7 +44,7 @@ NewRows = tuple[str, RowColumns]
 _ODD = np.uint64(0x9E3779B185EBCA87)
 
 
-class Contents:
+class WrittenRows:
     """The rows of one family: their checksum, and how many are in each key group. It does not
     depend on their order or their shards.
 
@@ -69,7 +69,7 @@ class Contents:
         self._total %= 1 << 64
         return groups
 
-    def difference(self, other: Contents) -> str:
+    def difference(self, other: WrittenRows) -> str:
         """Return how the contents differ from others; empty if they do not."""
         if (self.rows, self._total) != (other.rows, other._total):
             return f"{self} in place of {other}"
@@ -213,7 +213,7 @@ def check_stored(
     repository: Repository,
     operator: OperatorRecord,
     shards: Sequence[ShardState],
-    expected: Mapping[str, Contents],
+    expected: Mapping[str, WrittenRows],
     key_groups: int,
     count: Count = lambda rows: None,
 ) -> None:
@@ -230,7 +230,7 @@ def check_stored(
     Raises:
         CorruptCheckpointError: they differ.
     """
-    actual = {family: Contents(key_groups) for family in expected}
+    actual = {family: WrittenRows(key_groups) for family in expected}
     for shard, ref in [(owner, ref) for owner in shards for ref in owner.files if not ref.local]:
         for family, rows in _read_back(repository, ref):
             if family in actual:
@@ -251,7 +251,7 @@ def _read_back(repository: Repository, ref: FileRef) -> Iterator[NewRows]:
         raise _differs(ref.path, str(error)) from error
 
 
-def check_same(operator: str, family: str, actual: Contents, expected: Contents) -> None:
+def check_same(operator: str, family: str, actual: WrittenRows, expected: WrittenRows) -> None:
     """Compare the rows of a family that were read with those that were written.
 
     Raises:

@@ -26,7 +26,7 @@ from statekit.checkpoint.offline import check_at_rest, last_epoch
 from statekit.checkpoint.repository import LocalRows, Repository
 from statekit.checkpoint.restore_plan import local_rows
 from statekit.keygroup import check_groups, check_parallelism, group_ranges
-from statekit.maintenance.new_shards import Contents, Count, NewRows, NewShard, check_stored
+from statekit.maintenance.new_shards import Count, NewRows, NewShard, WrittenRows, check_stored
 from statekit.maintenance.row_keys import KeyedRows, RowKeyParts
 from statekit.query.tables.packed_bytes import RowColumns
 from statekit.query.tables.stored_batches import keyed_batches
@@ -38,7 +38,7 @@ SCRATCH_BYTES = 32 << 30
 Progress = Callable[[int, int], None]
 """A callback with the number of processed rows, and of all rows."""
 
-Verified = Callable[[str, str, Contents], None]
+Verified = Callable[[str, str, WrittenRows], None]
 """A callback with the operator, the state, and its rows."""
 
 _BATCH_ROWS = 4096
@@ -116,7 +116,7 @@ class _ShardsWriter:
         self, repository: Repository, operator: OperatorRecord, parallelism: int, key_groups: int
     ) -> None:
         self.rows = KeyedRows(operator, key_groups)
-        self.contents = {family: Contents(key_groups) for family in self.rows.families}
+        self.contents = {family: WrittenRows(key_groups) for family in self.rows.families}
         self._repository = repository
         self._shards = [
             NewShard(operator, self.rows, groups)

@@ -19,7 +19,7 @@ from statekit.job.compatibility import next_job_file
 from statekit.job.expiry import continued_expiry
 from statekit.job.plan import Operator
 from statekit.keygroup import group_ranges
-from statekit.maintenance.new_shards import Contents, NewShard, check_same, check_stored
+from statekit.maintenance.new_shards import NewShard, WrittenRows, check_same, check_stored
 from statekit.maintenance.row_keys import KeyedRows
 from statekit.maintenance.transform.unique_rows import unique_rows
 from statekit.maintenance.transform.written_state import WrittenState
@@ -96,7 +96,7 @@ class NewOperator:
         ends = [last for _, last in group_ranges(shards, key_groups)]
         families = self._declared.holds_by_key
         self._divided = DividedRows(families, ends, is_sorted=True)
-        self._contents = dict[str, Contents]()
+        self._contents = dict[str, WrittenRows]()
 
     def __enter__(self) -> NewOperator:
         return self
@@ -154,7 +154,7 @@ class NewOperator:
 
     def put(self, name: str, rows: RowColumns) -> None:
         """Add rows of a written state."""
-        self._contents.setdefault(name, Contents(self._key_groups)).add(rows)
+        self._contents.setdefault(name, WrittenRows(self._key_groups)).add(rows)
         self._divided.add(name, *rows)
 
     def put_local(self, name: str, rows: RowBatch) -> None:
@@ -231,15 +231,15 @@ class NewOperator:
         check_stored(target, record, shards, stored, self._key_groups)
         return tuple(shards)
 
-    def _blank_contents(self, keyed: KeyedRows) -> dict[str, Contents]:
-        return {family: Contents(self._key_groups) for family in keyed.families}
+    def _blank_contents(self, keyed: KeyedRows) -> dict[str, WrittenRows]:
+        return {family: WrittenRows(self._key_groups) for family in keyed.families}
 
     def _columns(
         self,
         number: int,
         new: NewShard,
-        stored: Mapping[str, Contents],
-        read: Mapping[str, Contents],
+        stored: Mapping[str, WrittenRows],
+        read: Mapping[str, WrittenRows],
         closing: contextlib.ExitStack,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a shard as columns of a change file, copied ones first.
@@ -270,7 +270,7 @@ class NewOperator:
         self,
         copied: Copied,
         new: NewShard,
-        stored: Mapping[str, Contents],
+        stored: Mapping[str, WrittenRows],
         closing: contextlib.ExitStack,
     ) -> Iterator[pa.RecordBatch]:
         manifest, operator = self._source.manifest, copied.operator

@@ -69,7 +69,7 @@ def sortable_bytes(numbers: npt.NDArray[np.int64]) -> Matrix:
     return big_endian_rows(numbers ^ _SIGN)
 
 
-def joined(parts: Sequence[pa.Array | bytes]) -> pa.Array:
+def joined_rows(parts: Sequence[pa.Array | bytes]) -> pa.Array:
     """Return the strings of several columns, joined row by row.
 
     Parameters:
@@ -78,7 +78,7 @@ def joined(parts: Sequence[pa.Array | bytes]) -> pa.Array:
     Raises:
         ArrowException: they are longer than 2 GB together.
 
-    >>> joined([pa.array([b"a", b"b"]), b"-"]).to_pylist()
+    >>> joined_rows([pa.array([b"a", b"b"]), b"-"]).to_pylist()
     [b'a-', b'b-']
     """
     if len(parts) == 1 and not isinstance(parts[0], bytes):

@@ -16,7 +16,7 @@ import xxhash
 
 from statekit.codec.vectorized import hashes_of_ints
 from statekit.keygroup import SEED
-from statekit.query.encoded.binary_columns import Strings, fixed, joined, sortable_bytes
+from statekit.query.encoded.binary_columns import Strings, fixed, joined_rows, sortable_bytes
 
 PACKED_KINDS = frozenset(("int", "str", "bytes"))
 """Kinds of fields that are encoded here, if their columns are int64, text or binary."""
@@ -25,13 +25,13 @@ _END = b"\0\0"
 _INT, _TEXTS = pa.int64(), (pa.string(), pa.binary())
 
 
-def encoded_keys(columns: Sequence[pa.Array]) -> pa.Array | None:
+def packed_keys(columns: Sequence[pa.Array]) -> pa.Array | None:
     """Return the stored bytes of keys; None if they have to be encoded one by one.
 
     Parameters:
         columns: of each field: int64, text or bytes.
 
-    >>> encoded_keys([pa.array(["a"]), pa.array([1])]).to_pylist()
+    >>> packed_keys([pa.array(["a"]), pa.array([1])]).to_pylist()
     [b'a\\x00\\x00\\x80\\x00\\x00\\x00\\x00\\x00\\x00\\x01']
     """
     parts: list[pa.Array | bytes] = []
@@ -44,7 +44,7 @@ def encoded_keys(columns: Sequence[pa.Array]) -> pa.Array | None:
             return None  # a zero byte is escaped
         else:
             parts += [column.cast(pa.binary()), _END]
-    return joined(parts)
+    return joined_rows(parts)
 
 
 def groups_of_columns(columns: Sequence[pa.Array], groups: int) -> npt.NDArray[np.int64]:

@@ -19,7 +19,7 @@ from statekit.query.encoded.binary_columns import (
     Strings,
     big_endian_rows,
     fixed,
-    joined,
+    joined_rows,
     row_ends,
 )
 
@@ -82,7 +82,9 @@ def packed_texts(column: pa.Array) -> pa.Array:
     format_ = np.searchsorted(np.array([31, 0xFF, 0xFFFF]), sizes)
     rows = big_endian_rows(sizes)
     rows[:, -1] |= np.where(format_ == 0, 0xA0, 0).astype(np.uint8)
-    return joined([_tagged(rows, 0xD8 + format_, _INT_SIZES[format_]), column.cast(pa.binary())])
+    return joined_rows(
+        [_tagged(rows, 0xD8 + format_, _INT_SIZES[format_]), column.cast(pa.binary())]
+    )
 
 
 def packed_bytes(column: pa.Array) -> pa.Array:
@@ -90,7 +92,7 @@ def packed_bytes(column: pa.Array) -> pa.Array:
     sizes = Strings.of(column).sizes
     format_ = np.searchsorted(np.array([0xFF, 0xFFFF]), sizes)
     head = _tagged(big_endian_rows(sizes), 0xC4 + format_, _INT_SIZES[format_ + 1])
-    return joined([head, column])
+    return joined_rows([head, column])
 
 
 _PACKED: Mapping[pa.DataType, Callable[[pa.Array], pa.Array]] = {
@@ -130,4 +132,4 @@ def packed_structs(columns: Mapping[str, tuple[pa.Array, Values]]) -> pa.Array:
     for name, (column, values) in columns.items():
         parts += [head + ENCODER.encode(name), packed_values(column, values)]
         head = b""
-    return joined(parts)
+    return joined_rows(parts)

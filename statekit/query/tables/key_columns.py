@@ -20,8 +20,8 @@ from statekit.codec.schema import Schema
 from statekit.codec.vectorized import big_endian, ints_of_sortable, key_groups
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import GROUP_BYTES
-from statekit.query.encoded.binary_columns import big_endian_rows, fixed, joined
-from statekit.query.encoded.key_bytes import PACKED_KINDS, encoded_keys, groups_of_columns
+from statekit.query.encoded.binary_columns import big_endian_rows, fixed, joined_rows
+from statekit.query.encoded.key_bytes import PACKED_KINDS, groups_of_columns, packed_keys
 from statekit.query.tables.columns import DURATION, INT, TIMESTAMP, WIDE_INT, key_column
 from statekit.query.tables.packed_bytes import Offsets, PackedBytes
 from statekit.records.nested_types import tuple_names
@@ -64,9 +64,9 @@ class KeyEncoder:
             arrays: a column for each field of the key.
             groups: the number of key groups.
         """
-        if self._is_packed and (packed := encoded_keys(arrays)) is not None:
+        if self._is_packed and (packed := packed_keys(arrays)) is not None:
             own = groups_of_columns(arrays, groups)
-            return joined([fixed(big_endian_rows(own)[:, -GROUP_BYTES:]), packed])
+            return joined_rows([fixed(big_endian_rows(own)[:, -GROUP_BYTES:]), packed])
         keys = self._keys(arrays)
         encoded = self._encode(keys)  # first: its errors name the key
         prefixes = map(add, big_endian(key_groups(keys, groups), len(keys)), encoded)

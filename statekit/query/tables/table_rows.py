@@ -23,8 +23,8 @@ from statekit.codec.schema import Schema
 from statekit.codec.value_codec import ValueCodec
 from statekit.codec.value_plan import ENCODER
 from statekit.errors import CorruptCheckpointError, StateTypeError
-from statekit.query.encoded.binary_columns import big_endian_rows, fixed, joined
-from statekit.query.encoded.key_bytes import PACKED_KINDS, encoded_keys
+from statekit.query.encoded.binary_columns import big_endian_rows, fixed, joined_rows
+from statekit.query.encoded.key_bytes import PACKED_KINDS, packed_keys
 from statekit.query.encoded.value_bytes import packed_structs, packed_values
 from statekit.query.tables.columns import WIDE_INT, Column, Struct, key_column, value_column
 from statekit.query.tables.key_columns import KeyEncoder
@@ -118,11 +118,11 @@ class TableRows:
         of_keys = [arrays[name] for name in names_of(layout.key)]
         row_keys = self._keys.prefixes(of_keys, self._key_groups)
         if self._place is not None:
-            row_keys = joined([row_keys, self._place(arrays[layout.place[0].field.name])])
+            row_keys = joined_rows([row_keys, self._place(arrays[layout.place[0].field.name])])
         rows = self._value([arrays[name] for name in names_of(layout.value)])
         if layout.times:
             written = arrays[layout.times[0].field.name].cast(pa.int64()).fill_null(PERMANENT)
-            rows = joined([stamps(written.to_numpy(), self._era), rows])
+            rows = joined_rows([stamps(written.to_numpy(), self._era), rows])
         return RowColumns(row_keys, rows)
 
 
@@ -191,7 +191,7 @@ def _map_keys(schema: Schema, column: Column) -> Callable[[pa.Array], pa.Array]:
     encode, is_packed = schema_key_codec(schema).encode_all, schema.kind in PACKED_KINDS
 
     def encoded(array: pa.Array) -> pa.Array:
-        if is_packed and (packed := encoded_keys([array])) is not None:
+        if is_packed and (packed := packed_keys([array])) is not None:
             return packed
         return pa.array(encode(column.values(array)), pa.binary())
 

@@ -11,7 +11,7 @@ from statekit.codec.key_codec import key_codec
 from statekit.codec.value_plan import ENCODER
 from statekit.keygroup import key_group
 from statekit.query.encoded.binary_columns import Strings, hashes
-from statekit.query.encoded.key_bytes import encoded_keys, groups_of_columns
+from statekit.query.encoded.key_bytes import groups_of_columns, packed_keys
 from statekit.query.encoded.value_bytes import packed_structs, packed_values
 
 EDGES = [
@@ -86,7 +86,7 @@ def test_keys_and_their_groups_are_those_of_the_key_codec(
             zip(*keys, strict=True), (pa.int64(), pa.string(), pa.binary()), strict=True
         )
     ]
-    encoded = encoded_keys(columns)
+    encoded = packed_keys(columns)
     assert encoded is not None
     assert encoded.to_pylist() == list(map(key_codec(tuple[int, str, bytes]).encode, keys))
     assert groups_of_columns(columns, 128).tolist() == [key_group(key, 128) for key in keys]
@@ -94,7 +94,7 @@ def test_keys_and_their_groups_are_those_of_the_key_codec(
 
 @pytest.mark.parametrize("column", [pa.array([1, None]), pa.array(["a\0"]), pa.array([True])])
 def test_other_keys_are_left_to_the_codec(column: pa.Array) -> None:
-    assert encoded_keys([column]) is None
+    assert packed_keys([column]) is None
 
 
 @given(st.lists(BYTES, max_size=20), st.integers(0, 5))

@@ -56,7 +56,8 @@ class ExpiringOperations(Generic[K, V]):
 
         Parameters:
             ttl: the lifetime from now on, by the clock of the store's TTL: a timedelta, or the
-                field or function with it. None is that of the store; 0 or less removes the value.
+                field or function with it. None is that of the store; with 0 or less the value
+                expires at once.
 
         The other parameters, and the errors, are those of `put`.
         """

@@ -1,101 +1,49 @@
-"""The key-value store on Spark: the answers of one process, whatever is chained, merged and cut."""
+"""Random programs of a key-value store on Spark, against the model of plain Python."""
 
 from __future__ import annotations
 
 import datetime as dt
-import random
-from collections import defaultdict
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, Row
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, Row, SparkSession
 
-import statekit as sk
+from statekit.records.output_union import output_type_of
+from statekit.timestamp import datetime_to_micros
 from tests.support.command_line import statekit
-from tests.support.instants import at
+from tests.support.instants import after, at
+from tests.support.kv_job_runs import given_to, operations_of
+from tests.support.kv_jobs import Op, Shape, shapes, store_job
+from tests.support.kv_model import Answer, TimedModel, model_of
 from tests.support.spark_runs import Runs
 
-PER_BATCH = 40
-SCHEMAS = {
-    "changes": "key string, amount long, at timestamp",
-    "questions": "key string, keys array<string>, at timestamp, as_of timestamp",
-}
+PROGRAMS = 20
+DECLARED, EPOCHS, SPAN = 5, 2, 20
+OPS = output_type_of(Op, "the operations of a program")
+
+Epoch = tuple[list[Any], int, int]
+"""Operations, the parallelism with which they run, and the seconds that pass before."""
 
 
-class Change(NamedTuple):
-    key: str
-    amount: int
-    at: dt.datetime
-
-
-class Question(NamedTuple):
-    key: str
-    keys: list[str]
-    at: dt.datetime
-    as_of: dt.datetime
-
-
-def added(held: int | None, change: Change) -> int | None:
-    total = (held or 0) + change.amount
-    return total if total % 5 else None
-
-
-def one_more(change: Change) -> int:
-    return change.amount + 1
-
-
-def job_of(**options: Any) -> sk.Job:
-    """Every operation, on two sources, which several operations read."""
-    job = sk.Job("store")
-    store = job.add(sk.KVStore("store", key=str, value=int, **options))
-    changes, questions = job.source("changes", Change), job.source("questions", Question)
-    past: dict[str, Any] = {"as_of": "as_of"} if "history" in options else {}
-    answers: dict[str, sk.Stream[Any]] = {
-        "got_before": store.get_with(questions, key="key", name="got_before"),
-        "updated": store.update(changes, added, key="key"),
-        "many": store.multi_get(questions, keys="keys"),
-        "won": store.put_if_absent(changes, key="key", value="amount"),
-        "set": store.compare_and_set(changes, key="key", expected="amount", value=one_more),
-        "got": store.get(questions, key=lambda question: question.key.lower(), **past),
-        "removed": store.remove(changes.filter(is_seventh, name="sevenths"), key="key"),
-        "put": store.put(changes, key="key", value="amount"),
-    }
-    for name, stream in answers.items():
-        stream.sink(name)
-    if "event_time" in options:
-        store.late(answers["many"]).sink("late_many")
-        store.late(answers["put"]).sink("late_put")
-    return job
-
-
-def is_seventh(change: Change) -> bool:
-    return change.amount % 7 == 0
-
-
-def batch(number: int) -> dict[str, list[Any]]:
-    draw = random.Random(number)
-
-    def instant() -> dt.datetime:
-        return at(100 * number + draw.randrange(160))
-
-    changes = [
-        Change(draw.choice("abcdef"), draw.randrange(9), instant()) for _ in range(PER_BATCH)
-    ]
-    questions = [
-        Question(
-            draw.choice("abcdefXYZ"),
-            [draw.choice("abcdefxyz") for _ in range(draw.randrange(5))],
-            instant(),
-            at(100 * number + draw.randrange(160)),
-        )
-        for _ in range(PER_BATCH - 2)
-    ]
-    return {"changes": changes, "questions": [*questions, *questions[:2]]}
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[Shape, list[str], list[Epoch]]:
+    """A store, its operations, and its epochs."""
+    shape = draw(shapes())
+    kinds = draw(st.permutations(shape.kinds))[:DECLARED]
+    epochs = st.tuples(operations_of(SPAN), st.integers(1, 3), st.sampled_from([1, 4, 9]))
+    return shape, kinds, draw(st.lists(epochs, min_size=EPOCHS, max_size=EPOCHS))
 
 
 def plain(value: Any) -> Any:
-    """A value without its class: rows of Spark and records of Python alike."""
+    """A row of Spark, or a part of it, as the model gives it."""
+    if isinstance(value, Row) and value.__fields__ == ["amount"]:
+        return value.amount
     if isinstance(value, tuple | list):
         return tuple(map(plain, value))
     if isinstance(value, dt.datetime):
@@ -103,103 +51,77 @@ def plain(value: Any) -> Any:
     return value
 
 
-Rows = dict[str, list[str]]
+class SparkRun:
+    """A program on Spark, with a start for each epoch, and its model."""
 
+    def __init__(self, spark: SparkSession, home: Path, shape: Shape, kinds: list[str]) -> None:
+        home.mkdir()
+        self.runs, self.kinds = Runs(spark, home), kinds
+        self.job, self.model = store_job(tuple(kinds), shape), model_of(shape)
 
-def shown(rows: list[Any]) -> list[str]:
-    return sorted(map(repr, map(plain, rows)))
+    def epoch(self, given: dict[str, list[Op]], parallelism: int, *, drain: bool) -> None:
+        """Run an epoch, and the end of event time after the last one. Check the answers."""
+        rows: dict[str, list[Row]] = {sink.name: [] for sink in self.job.sinks}
 
+        def collect(name: str) -> Callable[[DataFrame, int], None]:
+            return lambda df, epoch: rows[name].extend(df.collect())
 
-BATCHES = 2
+        frames = {name: self._frame(given.get(name, [])) for name in self.kinds}
+        self.runs.start(
+            self.job,
+            frames,
+            outputs={name: collect(name) for name in rows},
+            parallelism=parallelism,
+            clock=lambda: datetime_to_micros(self.model.now),
+            drain=drain,
+        ).await_termination()
+        expected = self.model.epoch(self.kinds, given)
+        if drain and isinstance(self.model, TimedModel):
+            for name, answers in self.model.drain(self.kinds).items():
+                expected[name] += answers
+        self._check(rows, expected)
 
+    def _frame(self, ops: Sequence[Op]) -> DataFrame:
+        batch = OPS.to_batch(list(ops))
+        return self.runs.spark.createDataFrame(pa.Table.from_batches([batch])).coalesce(1)
 
-def on_spark(runs: Runs, made: Callable[[], sk.Job], parallelisms: tuple[int, ...]) -> Rows:
-    """The rows of each sink, of a run per parallelism, with one batch each."""
-    rows: dict[tuple[str, int], list[Row]] = defaultdict(list)
-
-    def collect(name: str) -> Callable[[DataFrame, int], None]:
-        def sink(df: DataFrame, epoch: int) -> None:
-            rows[name, epoch] = df.collect()
-
-        return sink
-
-    for number, parallelism in enumerate(parallelisms):
-        job = made()
-        for source, records in batch(number).items():
-            runs.feed(source, [record._asdict() for record in records])
-        streams = {name: runs.stream(name, schema) for name, schema in SCHEMAS.items()}
-        outputs = {sink.name: collect(sink.name) for sink in job.sinks}
-        runs.finish(job, streams, outputs=outputs, parallelism=parallelism, drain=False)
-    found: dict[str, list[Any]] = {sink.name: [] for sink in made().sinks}
-    for (name, _), some in rows.items():
-        found[name] += some
-    return {name: shown(some) for name, some in found.items()}
-
-
-def in_process(made: Callable[[], sk.Job], batches: int) -> Rows:
-    given: dict[str, list[Any]] = {"changes": [], "questions": []}
-    for number in range(batches):
-        for source, records in batch(number).items():
-            given[source] += records
-    done = made().run(given, epoch_size=PER_BATCH, drain=False)
-    return {sink.name: shown(done[sink.name]) for sink in made().sinks}
+    def _check(self, rows: dict[str, list[Row]], expected: dict[str, list[Answer]]) -> None:
+        found = {name: Counter(map(plain, own)) for name, own in rows.items()}
+        assert found == {name: Counter(own) for name, own in expected.items()}, f"{self.job}"
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"event_time": "at", "lateness": "20 seconds", "history": "1 minute"}],
-    ids=["eager", "ordered, with a history"],
-)
-def test_answers_are_those_of_one_process(runs: Runs, options: dict[str, Any]) -> None:
-    found = on_spark(runs, lambda: job_of(**options), (2, 3))
-    assert found == in_process(lambda: job_of(**options), BATCHES)
-    assert all(found.values()), "every operation answers, and every late stream has records"
-    held = runs.state("store", "value")
-    key = min(held)
-    shown_value = statekit("get", runs.checkpoint, "store", "value", key).stdout
-    assert str(held[key]) in shown_value
-    assert "value" in statekit("inspect", runs.checkpoint, "--operator", "store").stdout
+def test_a_store_on_spark_answers_as_its_model_in_random_programs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    numbers = iter(range(10**6))
+
+    @settings(
+        max_examples=PROGRAMS + 1,  # the first one has no operations
+        phases=[Phase.generate],
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(program=programs())
+    def run(program: tuple[Shape, list[str], list[Epoch]]) -> None:
+        shape, kinds, epochs = program
+        own = SparkRun(spark, tmp_path / str(next(numbers)), shape, kinds)
+        for number, (operations, parallelism, seconds) in enumerate(epochs):
+            own.model.now += after(seconds)
+            given_ops = given_to(kinds, operations)
+            own.epoch(given_ops, parallelism, drain=number == len(epochs) - 1)
+
+    run()
 
 
-class Cell(NamedTuple):
-    room: str
-    floor: int
-    second: int
-    until: int
-    degrees: float
-
-
-def rooms() -> sk.Job:
-    job = sk.Job("rooms")
-    store = job.add(sk.KVStore("store", key=tuple[str, int], sort=int, value=float))
-    cells = job.source("cells", Cell)
-    store.put(cells, key=("room", "floor"), sort="second", value="degrees")
-    store.scan(
-        cells, key=("room", "floor"), start="second", end="until", reverse=True, limit=3
-    ).sink("entries")
-    store.get(cells, key=("room", "floor"), sort="until").sink("got")
-    return job
-
-
-def test_scans_are_those_of_one_process(runs: Runs) -> None:
-    draw = random.Random(1)
-    cells = []
-    for _ in range(60):
-        second = draw.randrange(20)
-        room, floor = draw.choice("ab"), draw.randrange(2)
-        cells.append(Cell(room, floor, second, second + draw.randrange(10), draw.random()))
-    rows: dict[str, list[Row]] = {}
-
-    def collect(name: str) -> Callable[[DataFrame, int], None]:
-        return lambda df, epoch: rows.update({name: df.collect()})
-
-    frame = runs.spark.createDataFrame(
-        cells, "room string, floor int, second long, until long, degrees double"
-    ).coalesce(1)
-    outputs = {name: collect(name) for name in ("entries", "got")}
-    runs.finish(rooms(), {"cells": frame}, outputs=outputs, parallelism=2)
-    done = rooms().run({"cells": cells}, epoch_size=60)
-    assert {name: shown(found) for name, found in rows.items()} == {
-        name: shown(done[name]) for name in ("entries", "got")
-    }
+def test_ranges_and_lifetimes_on_spark_are_those_of_the_model(runs: Runs) -> None:
+    shape = Shape(value=int, sort=str, ttl=5, changes=True)
+    kinds = ["put_for", "increment", "expire", "scan_prefix", "trim_to_two", "last"]
+    own = SparkRun(runs.spark, runs.home / "own", shape, kinds)
+    puts = [Op("a", at(1), 7, place=place, ttl=after(place)) for place in range(-2, 4)]
+    asked = [Op("a", at(1), 1, begins="a"), Op("b", at(1), 2)]
+    given = dict.fromkeys(kinds, asked) | {"put_for": puts}
+    own.epoch(given, 2, drain=False)
+    checkpoint = own.runs.checkpoint
+    assert "é" in statekit("get", checkpoint, "kv", "values", "a").stdout
+    assert "values" in statekit("inspect", checkpoint, "--operator", "kv").stdout

@@ -12,18 +12,11 @@ import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner
+from statekit.timestamp import datetime_to_micros
 from statekit.working_copy.copies import MemoryCopies
-from tests.support.kv_model import (
-    Answer,
-    Held,
-    HeldLater,
-    Op,
-    StoreModel,
-    TimedModel,
-    ops,
-    plain,
-    store_job,
-)
+from tests.support.instants import after
+from tests.support.kv_jobs import HeldLater, Op, Shape, ops, store_job
+from tests.support.kv_model import Answer, TimedModel, model_of, plain
 
 Given = dict[str, list[Op]]
 """The operations of an epoch, of each kind."""
@@ -51,23 +44,16 @@ class StoreRun:
 
     Parameters:
         kinds: the operations, in the order of their declaration.
-        model: the model.
+        shape: the declaration of the store.
         parallelism, key_groups: of the checkpoint.
-        options: of the store.
     """
 
     def __init__(
-        self,
-        kinds: Sequence[str],
-        model: StoreModel,
-        parallelism: int,
-        key_groups: int,
-        **options: Any,
+        self, kinds: Sequence[str], shape: Shape, parallelism: int = 1, key_groups: int = 16
     ) -> None:
         self.kinds = list(kinds)
-        self.model = model
-        self.options = options
-        self.value: Any = Held
+        self.shape = shape
+        self.model = model_of(shape)
         self.repository = Repository.in_memory()
         self.key_groups: int | None = key_groups
         self.removed: set[str] = set()
@@ -77,15 +63,22 @@ class StoreRun:
     def restart(self, parallelism: int) -> None:
         """Start again from the checkpoint, which fixes the number of key groups."""
         self.parallelism = parallelism
-        changes = self.model.has_changes
-        job = store_job(tuple(self.kinds), self.value, self.key_groups, changes, **self.options)
+        job = store_job(tuple(self.kinds), self.shape, self.key_groups)
         self.key_groups = None
-        options = RunOptions(parallelism=parallelism, allow_dropped_state=bool(self.removed))
+        options = RunOptions(
+            parallelism=parallelism,
+            allow_dropped_state=bool(self.removed),
+            clock=lambda: datetime_to_micros(self.model.now),
+        )
         self.runner = LocalRunner(job, self.repository, MemoryCopies(), options)
+
+    def pass_time(self, seconds: int) -> None:
+        """Advance the processing time, by which values of a store without event time expire."""
+        self.model.now += after(seconds)
 
     def evolve(self) -> None:
         """Start again with a class of values that has one more field."""
-        self.value = HeldLater
+        self.shape = self.shape._replace(value=HeldLater)
         self.restart(self.parallelism)
 
     def declare(self, kind: str, place: int) -> None:

@@ -1,209 +1,36 @@
-"""A key-value store of plain Python, and jobs with all operations of a `KVStore`."""
+"""A key-value store of plain Python, as the documentation describes it.
+
+Values are numbers, or tuples of numbers for values that are lists.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from hypothesis import strategies as st
-
-import statekit as sk
-from tests.support.instants import at
-
-KINDS = [
-    "put",
-    "remove",
-    "get",
-    "get_with",
-    "multi_get",
-    "update",
-    "put_if_absent",
-    "compare_and_set",
-    "exists",
-    "reduce",
-]
-"""All operations on single values."""
-
-PAST_KINDS = ["get_as_of", "multi_get_as_of", "versions", "versions_since", "versions_until"]
-"""The operations of a store with a history."""
-
-RANGES: dict[str, tuple[str, dict[str, Any]]] = {
-    "scan_all": ("scan", {}),
-    "scan_between": ("scan", {"start": "low", "end": lambda op: op.high}),
-    "scan_down": ("scan", {"start": "low", "end": "high", "closed": "both", "reverse": True}),
-    "scan_two": ("scan", {"start": "low", "closed": "none", "limit": 2, "offset": 1}),
-    "scan_some": ("scan", {"end": "high", "closed": "right", "limit": "most", "offset": "skip"}),
-    "scan_page": ("scan", {"start": "low", "after": "after", "limit": 2}),
-    "scan_page_down": ("scan", {"after": "after", "limit": "most", "reverse": True}),
-    "multi_scan": ("multi_scan", {"ranges": "ranges", "closed": "both", "limit": 2}),
-    "count": ("count", {"start": "low", "end": "high", "closed": "right"}),
-    "first": ("first", {"start": "low", "closed": "none"}),
-    "last": ("last", {"end": "high", "closed": "right"}),
-    "remove_range": ("remove_range", {"start": "low", "end": "high"}),
-    "trim": ("trim", {"keep": "skip"}),
-    "trim_to_two": ("trim", {"keep": 2}),
-}
-"""All operations on ranges of a sorted store: the method, and its options."""
-
-SORTED_KINDS = [kind for kind in KINDS if kind != "multi_get"] + list(RANGES)
-"""All operations of a sorted store."""
-
-KEYS = ["a", "b", "c"]
-
-
-class Held(NamedTuple):
-    """A value."""
-
-    amount: int
-
-
-class HeldLater(NamedTuple):
-    """The same class in a later version of the job."""
-
-    amount: int
-    note: str = ""
-
-
-HeldLater.__name__ = HeldLater.__qualname__ = "Held"
-
-
-START = at(0)
-
-
-class Op(NamedTuple):
-    """A record of any operation: a field that it does not use is empty."""
-
-    key: str
-    at: dt.datetime
-    amount: int = 0
-    expected: int | None = None
-    keys: list[str] = []  # noqa: RUF012  a NamedTuple
-    as_of: dt.datetime = START
-    until: dt.datetime | None = None
-    place: int = 0
-    low: int | None = None
-    high: int | None = None
-    after: int | None = None
-    most: int | None = None
-    skip: int = 0
-    ranges: list[tuple[int | None, int | None]] = []  # noqa: RUF012  a NamedTuple
-
-
-PLACES = st.integers(-2, 3)
+from tests.support.instants import after, at
+from tests.support.kv_jobs import (
+    PREFIXED,
+    RANGES,
+    SORTS,
+    Held,
+    HeldLater,
+    Op,
+    Shape,
+    arguments,
+    changed,
+)
 
 Answer = tuple[Any, ...]
 """An answer as the model gives it: its values in the order of the fields of the answer."""
 
+Given = Mapping[str, Sequence[Op]]
+"""The operations of an epoch, of each kind."""
 
-def ops(seconds: int) -> st.SearchStrategy[Op]:
-    """Operations on few keys, with times of so many seconds."""
-    return st.builds(
-        Op,
-        key=st.sampled_from(KEYS[:2]),
-        at=st.integers(1, seconds).map(at),
-        amount=st.integers(0, 3),
-        expected=st.none() | st.integers(0, 3),
-        keys=st.lists(st.sampled_from(KEYS), max_size=3),
-        as_of=st.integers(1, seconds).map(at),
-        until=st.none() | st.integers(1, seconds).map(at),
-        place=PLACES,
-        low=st.none() | PLACES,
-        high=st.none() | PLACES,
-        after=st.none() | PLACES,
-        most=st.none() | st.integers(0, 3),
-        skip=st.integers(0, 2),
-        ranges=st.lists(st.tuples(st.none() | PLACES, st.none() | PLACES), max_size=2),
-    )
-
-
-def changed(value: Any, op: Op, make: Callable[[int], Any]) -> Any:
-    """What `update` makes of a value: 3 removes it."""
-    return None if op.amount == 3 else make((0 if value is None else value.amount) + op.amount)
-
-
-# ------------------------------------------------------------------------------------------ jobs
-
-
-@functools.lru_cache(maxsize=64)
-def store_job(
-    kinds: tuple[str, ...],
-    value: Any,
-    key_groups: int | None = None,
-    changes: bool = False,
-    **options: Any,
-) -> sk.Job:
-    """A job with an operation of each of these kinds, declared in this order.
-
-    Each has a source and a sink of its name, and with event time a sink "late.…". With `changes`
-    there is a sink of all changes.
-    """
-    job = sk.Job("store", key_groups=key_groups)
-    store = job.add(sk.KVStore("kv", key=str, value=value, **options))
-    is_sorted = "sort" in options
-    declared = {
-        kind: _declared(store, kind, job.source(kind, Op), value, is_sorted) for kind in kinds
-    }
-    for kind, answers in declared.items():
-        answers.sink(kind)
-        if "event_time" in options:
-            store.late(answers).sink(f"late.{kind}")
-    if changes:
-        store.changes().sink("changes")
-    return job
-
-
-def _declared(
-    store: Any, kind: str, stream: sk.Stream[Op], value: Any, is_sorted: bool
-) -> sk.Stream[Any]:
-    """Declare one operation."""
-
-    def new(op: Op) -> Any:
-        return value(op.amount)
-
-    def expected(op: Op) -> Any:
-        return None if op.expected is None else value(op.expected)
-
-    if kind in ("multi_get", "multi_get_as_of"):
-        past = {"as_of": "as_of"} if kind == "multi_get_as_of" else {}
-        return store.multi_get(stream, keys="keys", **past)  # type: ignore[no-any-return]
-    if kind.startswith("versions"):
-        return store.versions(stream, key="key", **VERSIONS[kind])  # type: ignore[no-any-return]
-    if kind in RANGES:
-        method, given = RANGES[kind]
-        return getattr(store, method)(stream, key="key", **given)  # type: ignore[no-any-return]
-    options: dict[str, Any] = {"key": "key"} | ({"sort": "place"} if is_sorted else {})
-    if kind in ("put", "put_if_absent", "reduce"):
-        options["value"] = new
-    if kind == "compare_and_set":
-        options |= {"expected": expected, "value": new}
-    if kind == "get_as_of":
-        kind, options["as_of"] = "get", "as_of"
-    if kind == "reduce":
-        return store.reduce(stream, max, **options)  # type: ignore[no-any-return]
-    if kind == "update":
-        return store.update(  # type: ignore[no-any-return]
-            stream, lambda held, op: changed(held, op, value), **options
-        )
-    return getattr(store, kind)(stream, **options)  # type: ignore[no-any-return]
-
-
-VERSIONS: dict[str, dict[str, Any]] = {
-    "versions": {},
-    "versions_since": {"start": "as_of"},
-    "versions_until": {"start": "as_of", "end": lambda op: op.until},
-}
-"""The bounds of the intervals of `versions`."""
-
-VERSION_BOUNDS: dict[str, Callable[[Op], tuple[Any, ...]]] = {
-    "versions": lambda op: (),
-    "versions_since": lambda op: (op.as_of,),
-    "versions_until": lambda op: (op.as_of, op.until),
-}
-"""The same of an operation."""
+ON_RANGES = RANGES | PREFIXED
 
 
 def plain(value: Any) -> Any:
@@ -215,54 +42,95 @@ def plain(value: Any) -> Any:
     return value
 
 
-# ----------------------------------------------------------------------------------------- model
-
-
 class StoreModel:
     """A store without time: operations have their effect when they are handled.
 
-    Parameters:
-        is_sorted: whether keys have an ordered part.
-        has_changes: whether there is a sink of all changes.
+    Attributes:
+        now: the processing time, by which values expire.
+        until: when each value with a TTL expires; None for one that stays.
     """
 
-    def __init__(self, is_sorted: bool = False, has_changes: bool = False) -> None:
-        self.is_sorted, self.has_changes = is_sorted, has_changes
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.now = at(0)
         self.changes: list[Answer] = []
-        self.values: dict[tuple[Any, ...], Held] = {}
+        self.values: dict[tuple[Any, ...], Any] = {}
+        self.until: dict[tuple[Any, ...], dt.datetime | None] = {}
+
+    # ---------------------------------------------------------------------------------- epochs
+
+    def epoch(self, kinds: Sequence[str], given: Given) -> dict[str, list[Answer]]:
+        """Carry out the operations of an epoch in the order of their declaration."""
+        return self.with_changes(
+            {kind: [plain(self.handle(kind, op)) for op in given.get(kind, ())] for kind in kinds}
+        )
+
+    def with_changes(self, found: dict[str, list[Answer]]) -> dict[str, list[Answer]]:
+        """Return the answers of an epoch, and its changes."""
+        if self.shape.changes:
+            found["changes"] = self.changes
+        self.changes = []
+        return found
+
+    def removed(self, kind: str) -> None:
+        """Remove an operation: the model of a store without time has nothing of it."""
+
+    # -------------------------------------------------------------------------------- requests
+
+    def handle(self, kind: str, op: Op) -> Answer:
+        """Carry out an operation, and return its answer."""
+        self.forget_expired(op)
+        return *self.parts(kind, op), *self.time(op), *self.results(kind, op)
 
     def cell(self, op: Op) -> tuple[Any, ...]:
         """Return the key of the value that an operation names."""
-        return (op.key, op.place) if self.is_sorted else (op.key,)
+        return (op.key,) if self.shape.sort is None else (op.key, SORTS[self.shape.sort](op.place))
+
+    def new(self, op: Op) -> Any:
+        """Return the value that an operation puts."""
+        return plain(self.shape.made(op.amount))
 
     def parts(self, kind: str, op: Op) -> tuple[Any, ...]:
         """Return the parts of the request of an operation, without the time."""
         if kind.startswith("multi_get"):
             return (op,)
-        if kind.startswith("versions"):
-            return op.key, *VERSION_BOUNDS[kind](op)
-        if kind in RANGES:
-            return op.key, *(_part(op, given) for given in _given(RANGES[kind][1]).values())
-        own: dict[str, tuple[Any, ...]] = {
-            "put": (Held(op.amount),),
-            "reduce": (Held(op.amount),),
+        if kind in ON_RANGES or kind.startswith("versions"):
+            names = ("ranges", "start", "end", "prefix", "limit", "offset", "after", "keep")
+            own = _given(kind, self.shape, names)
+            return op.key, *(_part(op, of) for of in own.values())
+        own_parts: dict[str, tuple[Any, ...]] = {
+            **dict.fromkeys(["put", "put_for_3", "reduce"], (self.new(op),)),
+            "put_for": (self.new(op), op.ttl),
+            "expire": (op.ttl,),
+            "increment": (op.amount,),
+            "append": (op.amount,),
             "get_as_of": (op.as_of,),
-            **dict.fromkeys(["get", "remove", "exists"], ()),
+            **dict.fromkeys(["get", "remove", "exists", "persist", "expire_in_2"], ()),
+            "increment_by_2": (),
         }
-        return *self.cell(op), *own.get(kind, (op,))
+        return *self.cell(op), *own_parts.get(kind, (op,))
+
+    def time(self, op: Op) -> tuple[Any, ...]:
+        """Return the time of an operation in an answer."""
+        return ()
+
+    # --------------------------------------------------------------------------------- results
 
     def results(self, kind: str, op: Op) -> tuple[Any, ...]:
         """Carry out an operation, and return its results."""
-        if kind in RANGES:
-            method, options = RANGES[kind]
-            return self.of_range(method, options, op)
-        before, new = self.values.get(self.cell(op)), Held(op.amount)
+        if kind in ON_RANGES:
+            return self.of_range(kind, op)
+        cell, new = self.cell(op), self.new(op)
+        before = self.values.get(cell)
         match kind:
-            case "put":
-                self.write(op, self.cell(op), new)
+            case "put" | "put_for" | "put_for_3":
+                self.write(op, cell, new)
+                lifetime = {"put_for": op.ttl, "put_for_3": after(3)}.get(kind)
+                if lifetime is not None:
+                    self.live(op, cell, lifetime)
                 return ()
             case "remove":
-                self.write(op, self.cell(op), None)
+                self.write(op, cell, None)
                 return (before,)
             case "exists":
                 return (before is not None,)
@@ -270,42 +138,45 @@ class StoreModel:
                 return (before,)
             case "multi_get":
                 return ([self.values.get((key,)) for key in op.keys],)
+            case "expire" | "expire_in_2":
+                given = op.ttl if kind == "expire" else after(2)
+                self.live(op, cell, after(self.shape.ttl) if given is None else given)
+                return (before is not None,)
+            case "persist":
+                self.live(op, cell, None)
+                return (before is not None,)
             case "reduce":
-                most = new if before is None else max(before, new)
-                self.write(op, self.cell(op), most)
-                return (most,)
+                return self.combined(op, new if before is None else max(before, new))
+            case "increment" | "increment_by_2":
+                return self.combined(op, (before or 0) + (2 if kind[9:] else op.amount))
+            case "append":
+                return self.combined(op, (*(before or ()), op.amount))
             case "update":
-                after = changed(before, op, Held)
-                self.write(op, self.cell(op), after)
-                return before, after
+                after_it = plain(changed(before, op, self.shape.made))
+                self.write(op, cell, after_it)
+                return before, after_it
             case "put_if_absent":
                 wins = before is None
             case _:
                 assert kind == "compare_and_set"
-                wins = before == (None if op.expected is None else Held(op.expected))
+                expected = None if op.expected is None else self.shape.made(op.expected)
+                wins = before == plain(expected)
         if wins:
-            self.write(op, self.cell(op), new)
+            self.write(op, cell, new)
         return wins, new if wins else before
 
-    def of_range(self, method: str, options: Mapping[str, Any], op: Op) -> tuple[Any, ...]:
+    def combined(self, op: Op, value: Any) -> tuple[Any, ...]:
+        self.write(op, self.cell(op), value)
+        return (value,)
+
+    def of_range(self, kind: str, op: Op) -> tuple[Any, ...]:
         """Carry out an operation on a range, and return its results."""
+        method, options = arguments(kind, self.shape)
         given = {name: _part(op, of) for name, of in options.items()}
-        closed = given.get("closed", "left")
-
-        def within(low: int | None, high: int | None) -> list[tuple[int, Held]]:
-            return [
-                (place, value)
-                for (key, place), value in sorted(self.values.items())
-                if key == op.key
-                and (low is None or low < place or (low == place and closed in ("left", "both")))
-                and (
-                    high is None or place < high or (place == high and closed in ("right", "both"))
-                )
-            ]
-
         if method == "multi_scan":
-            return ([within(*bounds)[: given["limit"]] for bounds in op.ranges],)
-        entries = within(given.get("start"), given.get("end"))
+            ranges = _part(op, options["ranges"])
+            return ([self.within(op, given, *each)[: given["limit"]] for each in ranges],)
+        entries = self.within(op, given, given.get("start"), given.get("end"))
         match method:
             case "count":
                 return (len(entries),)
@@ -319,149 +190,83 @@ class StoreModel:
                 return (self.removed_all(op, entries[::-1][given["keep"] :]),)
         return self.scanned(entries, given)
 
-    def removed_all(self, op: Op, entries: Sequence[tuple[int, Held]]) -> int:
+    def within(
+        self, op: Op, given: Mapping[str, Any], low: Any, high: Any
+    ) -> list[tuple[Any, Any]]:
+        """Return the entries between two bounds, with the prefix of an operation."""
+        closed, prefix = given.get("closed", "left"), given.get("prefix")
+        return [
+            (place, value)
+            for (key, place), value in sorted(self.values.items())
+            if key == op.key
+            and (low is None or low < place or (low == place and closed in ("left", "both")))
+            and (high is None or place < high or (place == high and closed in ("right", "both")))
+            and (prefix is None or _begins(place, prefix))
+        ]
+
+    def removed_all(self, op: Op, entries: Sequence[tuple[Any, Any]]) -> int:
         for place, _ in entries:
             self.write(op, (op.key, place), None)
         return len(entries)
 
-    def scanned(self, entries: list[tuple[int, Held]], given: Mapping[str, Any]) -> tuple[Any, ...]:
+    def scanned(self, entries: list[tuple[Any, Any]], given: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the entries that a scan reads of those of its range."""
         if reverse := given.get("reverse", False):
             entries = entries[::-1]
-        if (after := given.get("after")) is not None:
-            entries = [
-                each for each in entries if (each[0] < after if reverse else each[0] > after)
-            ]
+        if (last := given.get("after")) is not None:
+            entries = [each for each in entries if (each[0] < last if reverse else each[0] > last)]
         entries = entries[given.get("offset", 0) :]
         some = entries[: given.get("limit")]
         if "after" not in given:
             return (some,)
         return some, some[-1][0] if some and len(entries) > len(some) else None
 
-    def handle(self, kind: str, op: Op) -> Answer:
-        """Carry out an operation, and return its answer."""
-        return *self.parts(kind, op), *self.time(op), *self.results(kind, op)
+    # ---------------------------------------------------------------------------------- values
 
-    def write(self, op: Op, cell: tuple[Any, ...], value: Held | None) -> None:
+    def write(self, op: Op, cell: tuple[Any, ...], value: Any) -> None:
+        """Set or remove a value. A write restarts the TTL, and never shortens a lifetime."""
         before = self.values.pop(cell, None)
+        until = self.until.pop(cell, at(0))
         if value is not None:
             self.values[cell] = value
+        if value is not None and self.shape.ttl:
+            restarted = self.clock(op) + after(self.shape.ttl)
+            self.until[cell] = None if until is None else max(until, restarted)
         if before is not None or value is not None:
             self.changes.append(plain((*cell, *self.time(op), before, value)))
 
-    def time(self, op: Op) -> tuple[Any, ...]:
-        """Return the time of an operation in an answer."""
-        return ()
+    def live(self, op: Op, cell: tuple[Any, ...], lifetime: dt.timedelta | None) -> None:
+        """Set when a value expires; None keeps it."""
+        if cell in self.values:
+            self.until[cell] = None if lifetime is None else self.clock(op) + lifetime
+        self.forget_expired(op)
 
-    def with_changes(self, found: dict[str, list[Answer]]) -> dict[str, list[Answer]]:
-        """Return the answers of an epoch, and its changes."""
-        if self.has_changes:
-            found["changes"] = self.changes
-        self.changes = []
-        return found
+    def clock(self, op: Op) -> dt.datetime:
+        """Return the time by which values expire."""
+        return self.now
 
-    def removed(self, kind: str) -> None:
-        """Remove an operation: the model of a store without time has nothing of it."""
-
-    def epoch(
-        self, kinds: Sequence[str], given: Mapping[str, Sequence[Op]]
-    ) -> dict[str, list[Answer]]:
-        """Carry out the operations of an epoch in the order of their declaration."""
-        return self.with_changes(
-            {kind: [plain(self.handle(kind, op)) for op in given.get(kind, ())] for kind in kinds}
-        )
-
-
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are parts of a request, in the order of its fields."""
-    names = ("ranges", "start", "end", "limit", "offset", "after", "keep")
-    given = {name: options[name] for name in names if name in options}
-    return {name: of for name, of in given.items() if isinstance(of, str) or callable(of)}
-
-
-def _part(op: Op, given: Any) -> Any:
-    if callable(given):
-        return given(op)
-    return getattr(op, given) if given in Op._fields else given
+    def forget_expired(self, op: Op) -> None:
+        now = self.clock(op)
+        for cell in [each for each, until in self.until.items() if until and until <= now]:
+            del self.values[cell], self.until[cell]
 
 
 class TimedModel(StoreModel):
-    """A store in event time that knows all versions of its values.
+    """A store in event time that knows all versions of its values."""
 
-    Parameters:
-        lateness: in seconds.
-        history: in seconds.
-        is_sorted, has_changes: as for `StoreModel`.
-        by_arrival: whether operations of one time are in the order of arrival.
-    """
-
-    def __init__(
-        self,
-        lateness: int,
-        history: int = 0,
-        is_sorted: bool = False,
-        has_changes: bool = False,
-        by_arrival: bool = False,
-    ) -> None:
-        super().__init__(is_sorted, has_changes)
-        self.by_arrival = by_arrival
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
         self.epochs = 0
-        self.lateness = dt.timedelta(seconds=lateness)
-        self.history = dt.timedelta(seconds=history)
-        self.versions: dict[tuple[Any, ...], list[tuple[dt.datetime, Held | None]]]
-        self.versions = defaultdict(list)
+        self.lateness, self.history = after(shape.lateness or 0), after(shape.history)
+        self.versions: dict[tuple[Any, ...], list[tuple[dt.datetime, Any]]] = defaultdict(list)
         self.watermark = dt.datetime.min.replace(tzinfo=dt.UTC)
         self.largest: dict[str, dt.datetime] = {}
         self.waiting: list[tuple[str, Op, int]] = []
         """Operations with the numbers of their epochs."""
 
-    def time(self, op: Op) -> tuple[Any, ...]:
-        return (op.at,)
+    # ---------------------------------------------------------------------------------- epochs
 
-    def handle(self, kind: str, op: Op) -> Answer:
-        if kind == "multi_get_as_of":
-            return op, op.at, op.as_of, *self.results(kind, op)
-        return super().handle(kind, op)
-
-    def results(self, kind: str, op: Op) -> tuple[Any, ...]:
-        if kind == "get_as_of":
-            return self.read_at(op, op.key)
-        if kind == "multi_get_as_of":
-            found = [self.read_at(op, key) for key in op.keys]
-            return [value for value, _ in found], [status for _, status in found]
-        if kind.startswith("versions"):
-            return self.read_versions(op, *VERSION_BOUNDS[kind](op))
-        return super().results(kind, op)
-
-    def read_versions(self, op: Op, start: Any = None, end: Any = None) -> tuple[Any, ...]:
-        last_of_time: dict[Any, Any] = dict(self.versions[self.cell(op)])
-        found = [
-            (last_of_time[since], since, until)
-            for since, until in itertools.pairwise([*sorted(last_of_time), None])
-            if last_of_time[since] is not None
-            and (until is None or op.at - until < self.history)
-            and (until is None or start is None or until > start)
-            and (end is None or since < end)
-        ]
-        is_too_old = start is not None and op.at - start > self.history
-        return found, "too old" if is_too_old else "complete"
-
-    def write(self, op: Op, cell: tuple[Any, ...], value: Held | None) -> None:
-        super().write(op, cell, value)
-        self.versions[cell].append((op.at, value))
-
-    def read_at(self, op: Op, key: str) -> tuple[Held | None, str]:
-        if op.as_of > op.at:
-            return None, "not yet"
-        if op.at - op.as_of > self.history:
-            return None, "too old"
-        known = [value for since, value in self.versions[key,] if since <= op.as_of]
-        value = known[-1] if known else None
-        return value, "absent" if value is None else "found"
-
-    def epoch(
-        self, kinds: Sequence[str], given: Mapping[str, Sequence[Op]]
-    ) -> dict[str, list[Answer]]:
+    def epoch(self, kinds: Sequence[str], given: Given) -> dict[str, list[Answer]]:
         """Return the answers of an epoch, and its late operations as "late.…"."""
         self.epochs += 1
         if all(kind in self.largest for kind in kinds):
@@ -471,8 +276,8 @@ class TimedModel(StoreModel):
         for kind in kinds:
             for op in given.get(kind, ()):
                 if op.at <= self.watermark:
-                    is_whole = kind.startswith("multi_get")
-                    late = op if is_whole else (*self.parts(kind, op), op.at)
+                    is_record = kind.startswith("multi_get")
+                    late = op if is_record else (*self.parts(kind, op), op.at)
                     found[f"late.{kind}"].append(plain(late))
                     continue
                 self.waiting.append((kind, op, self.epochs))
@@ -503,13 +308,86 @@ class TimedModel(StoreModel):
 
     def order(self, kinds: Sequence[str], kind: str, op: Op, epoch: int) -> tuple[Any, ...]:
         """Return the order of operations: of equal ones by the parts of their requests."""
-        if self.by_arrival:
+        if self.shape.ties == "arrival":
             return op.at, epoch, kinds.index(kind)
         return op.at, kinds.index(kind), _ordered(self.parts(kind, op))
+
+    # --------------------------------------------------------------------------------- results
+
+    def handle(self, kind: str, op: Op) -> Answer:
+        if kind == "multi_get_as_of":
+            return op, op.at, op.as_of, *self.results(kind, op)
+        return super().handle(kind, op)
+
+    def time(self, op: Op) -> tuple[Any, ...]:
+        return (op.at,)
+
+    def clock(self, op: Op) -> dt.datetime:
+        return op.at
+
+    def results(self, kind: str, op: Op) -> tuple[Any, ...]:
+        if kind == "get_as_of":
+            return self.read_at(op, op.key)
+        if kind == "multi_get_as_of":
+            found = [self.read_at(op, key) for key in op.keys]
+            return [value for value, _ in found], [status for _, status in found]
+        if kind.startswith("versions"):
+            bounds = _given(kind, self.shape, ("start", "end"))
+            return self.read_versions(op, **{name: _part(op, of) for name, of in bounds.items()})
+        return super().results(kind, op)
+
+    def read_at(self, op: Op, key: str) -> tuple[Any, str]:
+        if op.as_of > op.at:
+            return None, "not yet"
+        if op.at - op.as_of > self.history:
+            return None, "too old"
+        known = [value for since, value in self.versions[key,] if since <= op.as_of]
+        value = known[-1] if known else None
+        return value, "absent" if value is None else "found"
+
+    def read_versions(self, op: Op, start: Any = None, end: Any = None) -> tuple[Any, ...]:
+        last_of_time: dict[Any, Any] = dict(self.versions[self.cell(op)])
+        found = [
+            (last_of_time[since], since, until)
+            for since, until in itertools.pairwise([*sorted(last_of_time), None])
+            if last_of_time[since] is not None
+            and (until is None or op.at - until < self.history)
+            and (until is None or start is None or until > start)
+            and (end is None or since < end)
+        ]
+        is_too_old = start is not None and op.at - start > self.history
+        return found, "too old" if is_too_old else "complete"
+
+    def write(self, op: Op, cell: tuple[Any, ...], value: Any) -> None:
+        super().write(op, cell, value)
+        self.versions[cell].append((op.at, value))
+
+
+def model_of(shape: Shape) -> StoreModel:
+    """Return the model of a store."""
+    return StoreModel(shape) if shape.lateness is None else TimedModel(shape)
 
 
 def _sinks(kind: str) -> tuple[str, str]:
     return kind, f"late.{kind}"
+
+
+def _begins(place: Any, prefix: str) -> bool:
+    """Whether a text begins with a prefix, or a tuple with it as its first part."""
+    return bool(place.startswith(prefix) if isinstance(place, str) else place[0] == prefix)
+
+
+def _given(kind: str, shape: Shape, names: Sequence[str]) -> dict[str, Any]:
+    """Return the options that are parts of a request, in the order of its fields."""
+    _, options = arguments(kind, shape)
+    given = {name: options[name] for name in names if name in options}
+    return {name: of for name, of in given.items() if isinstance(of, str) or callable(of)}
+
+
+def _part(op: Op, given: Any) -> Any:
+    if callable(given):
+        return given(op)
+    return getattr(op, given) if given in Op._fields else given
 
 
 def _ordered(value: Any) -> Any:

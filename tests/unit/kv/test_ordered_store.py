@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
@@ -26,237 +16,24 @@ from statekit.maintenance.savepoint.format import Savepoint
 from statekit.maintenance.savepoint.restore import import_savepoint
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.runtime.local import LocalRunner
-from statekit.state import event_time_buffer
 from statekit.working_copy.copies import MemoryCopies
-from tests.support.effort import SOAK
-from tests.support.instants import after, at
-from tests.support.kv_job_runs import Given, StoreRun, given_to, operations_of
-from tests.support.kv_model import (
-    KINDS,
-    PAST_KINDS,
-    SORTED_KINDS,
-    Held,
-    Op,
-    TimedModel,
-    ops,
-    plain,
-    store_job,
-)
+from tests.support.instants import at
+from tests.support.kv_job_runs import StoreRun
+from tests.support.kv_jobs import Op, Shape, store_job
 
-ALL_KINDS = [*KINDS, *PAST_KINDS]
-LATENESS, HISTORY, SPAN = 4, 6, 20
-"""In seconds: how late operations may be, how long values are kept, and the times of operations."""
-
-# ------------------------------------------------------------------------------ against a model
-
-
-class OrderedStore(RuleBasedStateMachine):
-    """Operations with random times, many of them late, in epochs; restarts, crashes, and another
-    version of the job.
-    """
-
-    kinds = ALL_KINDS
-    options: ClassVar[dict[str, Any]] = {"history": after(HISTORY)}
-
-    @initialize(data=st.data(), parallelism=st.integers(1, 4))
-    def start(self, data: st.DataObject, parallelism: int) -> None:
-        kinds = data.draw(st.permutations(self.kinds))
-        declared, changes = data.draw(st.integers(1, len(kinds))), data.draw(st.booleans())
-        ties = data.draw(st.sampled_from(["values", "arrival"]))
-        self.begin(kinds, declared, parallelism, changes, ties)
-
-    def begin(
-        self,
-        kinds: list[str],
-        declared: int,
-        parallelism: int,
-        changes: bool = False,
-        ties: str = "values",
-    ) -> None:
-        self.missing = kinds[declared:]
-        self.passed = 0
-        model = TimedModel(LATENESS, HISTORY, "sort" in self.options, changes, ties == "arrival")
-        options: dict[str, Any] = {"lateness": after(LATENESS), "ties": ties, **self.options}
-        self.run = StoreRun(kinds[:declared], model, parallelism, 16, event_time="at", **options)
-
-    def given(self, operations: list[Any]) -> Given:
-        by = after(self.passed)
-        moved = [
-            (number, op._replace(at=op.at + by, as_of=op.as_of + by), times)
-            for number, op, times in operations
-        ]
-        return given_to(self.run.kinds, moved)
-
-    @rule(operations=operations_of(SPAN))
-    def epoch(self, operations: list[Any]) -> None:
-        self.run.epoch(self.given(operations))
-
-    @rule(operations=operations_of(SPAN), parallelism=st.integers(1, 4))
-    def crash(self, operations: list[Any], parallelism: int) -> None:
-        self.run.crash(self.given(operations), parallelism)
-
-    @rule(seconds=st.sampled_from([1, 5, 30]))
-    def time_passes(self, seconds: int) -> None:
-        self.passed += seconds
-
-    @rule()
-    def all_inputs_reach_the_same_time(self) -> None:
-        """The watermark is the minimum of all inputs."""
-        latest = Op("a", at(self.passed + SPAN + 1), as_of=at(self.passed))
-        self.run.epoch({kind: [latest] for kind in self.run.kinds})
-
-    @rule(parallelism=st.integers(1, 4))
-    def restart(self, parallelism: int) -> None:
-        self.run.restart(parallelism)
-
-    @rule()
-    def evolve(self) -> None:
-        self.run.evolve()
-
-    @precondition(lambda self: self.missing)
-    @rule(place=st.integers(0, 20))
-    def declare_another_operation(self, place: int) -> None:
-        self.run.declare(self.missing.pop(), place)
-
-    @rule(data=st.data())
-    def declare_operations_in_another_order(self, data: st.DataObject) -> None:
-        self.run.reorder(data.draw(st.permutations(self.run.kinds)))
-
-    @precondition(lambda self: len(self.run.kinds) > 1)
-    @rule(data=st.data())
-    def remove_an_operation(self, data: st.DataObject) -> None:
-        kind = data.draw(st.sampled_from(self.run.kinds))
-        self.run.remove(kind)
-        self.missing.insert(0, kind)
-
-    def teardown(self) -> None:
-        if hasattr(self, "run"):
-            self.run.drain()
-
-
-class OrderedSortedStore(OrderedStore):
-    """The same with a store whose keys have an ordered part."""
-
-    kinds = SORTED_KINDS
-    options: ClassVar[dict[str, Any]] = {"sort": int}
-
-
-def histories(examples: int, machine: type[OrderedStore] = OrderedStore) -> None:
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples, stateful_step_count=10, deadline=None)
-    )
-
-
-def test_an_ordered_store_answers_as_a_model_that_sorts_all_operations_and_knows_all_versions() -> (
-    None
-):
-    histories(6 if SOAK else 3)
+LATENESS = 4
+"""How late operations may be, in seconds."""
 
 
 def test_an_operation_that_is_declared_again_before_an_epoch_is_no_new_input() -> None:
-    store = OrderedStore()
-    store.begin(["put", "get", *ALL_KINDS[2:]], declared=2, parallelism=1)
-    store.epoch(operations=[(0, Op("a", at(16), as_of=at(8)), 2)])
-    store.all_inputs_reach_the_same_time()
-    store.run.remove("put")
-    store.run.declare("put", 0)
-    store.all_inputs_reach_the_same_time()
-    store.teardown()
-
-
-@pytest.mark.slow
-def test_a_sorted_store_in_event_time_answers_as_a_model_of_sorted_items() -> None:
-    histories(10_000 if SOAK else 8, OrderedSortedStore)
-
-
-@pytest.mark.slow
-def test_it_does_so_in_many_more_histories() -> None:
-    histories(10_000 if SOAK else 20)
-
-
-# -------------------------------------------------------- any arrival, any cut, any parallelism
-
-
-class Arrival(NamedTuple):
-    """How operations reach a job.
-
-    Parameters:
-        delays: by how many seconds each one is behind its time, less than the lateness.
-        cuts: the numbers of operations of the epochs; the last one has the rest.
-        parallelism: of the epochs.
-        slice: how many due operations are handled at a time.
-    """
-
-    delays: list[int]
-    cuts: list[int]
-    parallelism: list[int]
-    slice: int
-
-
-ARRIVALS = st.builds(
-    Arrival,
-    delays=st.lists(st.integers(0, LATENESS - 1), min_size=30, max_size=30),
-    cuts=st.lists(st.integers(0, 10), max_size=5),
-    parallelism=st.lists(st.integers(1, 4), min_size=1, max_size=3),
-    slice=st.sampled_from([2, 20_000]),
-)
-OPERATIONS = st.lists(st.tuples(st.sampled_from(ALL_KINDS), ops(SPAN)), max_size=30)
-
-
-def answers(operations: list[tuple[str, Op]], arrival: Arrival, **options: Any) -> dict[str, Any]:
-    """All answers of a job, by operation, once event time has ended."""
-    order = sorted(
-        range(len(operations)),
-        key=lambda place: operations[place][1].at + after(arrival.delays[place]),
-    )
-    arriving = [operations[place] for place in order]
-    epochs = []
-    for cut in arrival.cuts:
-        epochs.append(arriving[:cut])
-        arriving = arriving[cut:]
-    found: dict[str, Counter[Any]] = {}
-    repository = Repository.in_memory()
-    for number, epoch in enumerate([*epochs, arriving, None]):
-        job = store_job(tuple(ALL_KINDS), Held, event_time="at", **options)
-        parallelism = arrival.parallelism[number % len(arrival.parallelism)]
-        runner = LocalRunner(job, repository, MemoryCopies(), RunOptions(parallelism=parallelism))
-        given: dict[str, list[Op]] = {}
-        for kind, op in epoch or []:
-            given.setdefault(kind, []).append(op)
-        emitted = runner.epoch(given, what="drain" if epoch is None else "records")
-        for name, own in emitted.items():
-            found.setdefault(name, Counter()).update(map(plain, map(tuple, own)))
-    assert not any(found[name] for name in found if name.startswith("late."))
-    return found
-
-
-@given(OPERATIONS, ARRIVALS)
-@settings(max_examples=25, deadline=None)
-def test_answers_are_the_same_for_every_arrival_within_the_lateness_every_cut_and_parallelism(
-    operations: list[tuple[str, Op]], arrival: Arrival
-) -> None:
-    check_arrival(operations, arrival)
-
-
-@pytest.mark.slow
-@given(OPERATIONS, ARRIVALS)
-@settings(max_examples=10_000 if SOAK else 80, deadline=None)
-def test_they_are_for_many_more_arrivals(
-    operations: list[tuple[str, Op]], arrival: Arrival
-) -> None:
-    check_arrival(operations, arrival)
-
-
-def check_arrival(operations: list[tuple[str, Op]], arrival: Arrival) -> None:
-    model = TimedModel(LATENESS, HISTORY)
-    given: Given = {kind: [op for of, op in operations if of == kind] for kind in ALL_KINDS}
-    expected = model.epoch(ALL_KINDS, given)
-    for name, own in model.drain(ALL_KINDS).items():
-        expected[name] += own
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(event_time_buffer, "DUE_MAX", arrival.slice)
-        found = answers(operations, arrival, lateness=after(LATENESS), history=after(HISTORY))
-    assert found == {name: Counter(own) for name, own in expected.items()}
+    run = StoreRun(["put", "get"], Shape(lateness=LATENESS))
+    latest = Op("a", at(21))
+    run.epoch({"put": [Op("a", at(16))] * 2})
+    run.epoch({"put": [latest], "get": [latest]})
+    run.remove("put")
+    run.declare("put", 0)
+    run.epoch({"put": [latest], "get": [latest]})
+    run.drain()
 
 
 # ----------------------------------------------------------------------------------- by examples
@@ -373,10 +150,10 @@ def test_equal_requests_of_several_epochs_are_answered_together() -> None:
 def test_buffered_requests_of_a_removed_operation_are_dropped_only_if_that_is_allowed(
     left: str,
 ) -> None:
-    run = StoreRun(["put", "get"], TimedModel(0), 1, 16, event_time="at")
+    run = StoreRun(["put", "get"], Shape(lateness=0))
     run.epoch({"put": [Op("a", at(2), 1)], "get": [Op("a", at(3))]})
     removed = {"put": "get", "get": "put"}[left]
-    job = store_job((left,), Held, None, event_time="at")
+    job = store_job((left,), Shape(lateness=0))
     with pytest.raises(sk.StateSchemaError, match=f"kv_{removed}_{removed}_requests, which it no"):
         LocalRunner(job, run.repository, MemoryCopies(), RunOptions(parallelism=1))
     run.remove(removed)
@@ -385,7 +162,7 @@ def test_buffered_requests_of_a_removed_operation_are_dropped_only_if_that_is_al
 
 
 def test_buffered_requests_of_reordered_operations_are_in_a_savepoint() -> None:
-    run = StoreRun(["put", "get"], TimedModel(0), 2, 16, event_time="at")
+    run = StoreRun(["put", "get"], Shape(lateness=0), parallelism=2)
     run.epoch({"put": [Op("a", at(2), 1)], "get": [Op("a", at(3))]})
     run.reorder(["get", "put"])
     run.epoch({"put": [Op("a", at(5), 2)], "get": [Op("a", at(4)), Op("a", at(5))]})
@@ -425,7 +202,7 @@ def test_a_store_without_buffered_requests_may_take_other_ones() -> None:
 
 
 def test_the_time_of_a_removed_operation_is_none_of_one_without_records() -> None:
-    run = StoreRun(["put"], TimedModel(LATENESS), 1, 16, event_time="at", lateness=after(LATENESS))
+    run = StoreRun(["put"], Shape(lateness=LATENESS))
     run.epoch({"put": [Op("a", at(21))]})
     run.declare("get", 0)
     run.remove("put")

@@ -18,8 +18,8 @@ from statekit.state import redistribution
 from statekit.testing import check
 from statekit.testing.checks.redistribution import wrong_pieces
 from statekit.working_copy import copies
-from tests.support import kv_model
 from tests.support.effort import SOAK
+from tests.support.kv_jobs import KINDS, Shape, store_job
 
 
 class Reading(NamedTuple):
@@ -138,30 +138,26 @@ def test_aggregates_are_what_plain_python_says(refresh: Any) -> None:
     check(aggregates(**options), holds=["plain Python"], depth="quick")
 
 
-def store(*kinds: str, **options: Any) -> sk.Job:
-    return kv_model.store_job(kinds, kv_model.Held, **options)
-
-
 def test_a_store_is_what_plain_python_says() -> None:
-    check(store("put", "get", "remove"), holds=["plain Python"], depth="quick")
+    job = store_job(("put", "get", "remove"), Shape())
+    check(job, holds=["plain Python"], depth="quick")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("history", [None, "1 minute"])
-def test_all_operations_of_a_store_are_what_plain_python_says(history: str | None) -> None:
-    kinds, times = kv_model.KINDS, {"event_time": "at", "lateness": "20 s"}
-    check(store(*kinds), holds=["plain Python"])
-    if history is not None:
-        kinds = [*kinds, "get_as_of"]
-        times["history"] = history
-    check(store(*kinds, **times), holds=["plain Python"])
+@pytest.mark.parametrize("history", [0, 60])
+def test_all_operations_of_a_store_are_what_plain_python_says(history: int) -> None:
+    check(store_job(tuple(KINDS), Shape()), holds=["plain Python"], depth="quick")
+    kinds = (*KINDS, "get_as_of") if history else tuple(KINDS)
+    timed = store_job(kinds, Shape(lateness=20, history=history))
+    check(timed, holds=["plain Python"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [{}, {"event_time": "at", "lateness": "20 s"}], ids=["", "timed"])
-def test_all_operations_of_a_sorted_store_are_what_plain_python_says(times: Any) -> None:
+@pytest.mark.parametrize("lateness", [None, 20], ids=["", "timed"])
+def test_all_operations_of_a_sorted_store_are_what_plain_python_says(lateness: Any) -> None:
     kinds = ("put", "scan_page", "multi_scan", "last", "count", "remove_range", "trim_to_two")
-    check(store(*kinds, sort=int, **times), holds=["plain Python"], depth="quick")
+    job = store_job(kinds, Shape(sort=int, lateness=lateness))
+    check(job, holds=["plain Python"], depth="quick")
 
 
 class Limit(NamedTuple):
@@ -230,7 +226,12 @@ def without_effect(_: Any) -> Any:
 FAULTS: dict[str, tuple[Any, str, Any, Callable[[], sk.Job]]] = {
     "windows fire too soon": (Deadlines, "of", too_soon, lambda: windows(WINDOWS[0], "count")),
     "top keeps one": (CompleteOrder, "first", too_few, lambda: windows(WINDOWS[0], "top", **LATE)),
-    "a removed value stays": (OneValue, "remove", without_effect, lambda: store("put", "remove")),
+    "a removed value stays": (
+        OneValue,
+        "remove",
+        without_effect,
+        lambda: store_job(("put", "remove"), Shape()),
+    ),
 }
 
 

@@ -213,6 +213,7 @@ class Job(Plan):
         checkpoint: str | Path | Repository,
         parallelism: int = 1,
         refuse: int = 0,
+        watermark: dt.datetime | None = None,
     ) -> Bootstrapped:
         """Fill states of a new checkpoint from tables with the columns of `statekit.read`.
 
@@ -220,13 +221,15 @@ class Job(Plan):
         continues from it. If the process is killed, call it again.
 
         Parameters:
-            state: operator and state, such as "totals.sum"; or several with their tables.
+            state: operator and state, such as "totals.sum", or "totals._timers"; or several with
+                their tables.
             from_: the table of a single state: an Arrow table or reader, a frame of pandas or
                 Polars, the path of Parquet files, or a bounded source with these columns.
             checkpoint: a directory, an object store URL or an open repository, without epochs.
             parallelism: shards per operator.
             refuse: how many rows may be refused: rows without a key, with a key that occurred
                 before, or with a value that the declared type does not allow.
+            watermark: the watermark of all operators with event time; None for the beginning.
 
         Raises:
             BootstrapError: more rows than `refuse` were refused, or columns are missing or of
@@ -264,7 +267,7 @@ class Job(Plan):
             )
         given = state if isinstance(state, Mapping) else {state: from_}
         return _runtime("statekit.maintenance.bootstrap", "bootstrap")(  # type: ignore[no-any-return]
-            self, given, checkpoint, parallelism=parallelism, refuse=refuse
+            self, given, checkpoint, parallelism=parallelism, refuse=refuse, watermark=watermark
         )
 
     def run(

@@ -7,6 +7,7 @@ the manifest is committed the checkpoint has no epoch, and a bootstrap after a k
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from statekit.checkpoint.job_file import JobFile, OperatorRecord
-from statekit.checkpoint.manifest import OperatorEpoch
-from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.job_file import TIMERS, JobFile, OperatorRecord
+from statekit.checkpoint.manifest import OperatorEpoch, ShardState
+from statekit.checkpoint.repository import LocalRows, Repository
 from statekit.clock import now_us, unique_id
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import BootstrapError, StateTypeError
 from statekit.job.job import Job
+from statekit.job.plan import Operator
 from statekit.job.progress import Bootstrapped
 from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism
 from statekit.maintenance.first_epoch import check_without_epochs, commit_first
@@ -32,9 +34,11 @@ from statekit.query.tables.given_rows import record_batches
 from statekit.query.tables.packed_bytes import RowColumns
 from statekit.query.tables.row_parts import Family
 from statekit.query.tables.table import column_names
-from statekit.query.tables.table_rows import TableRows, cell_text, encoder_of
+from statekit.query.tables.table_rows import SHARD_BYTES, RowEncoder, cell_text, encoder_of
+from statekit.query.tables.timer_rows import TimerRows
 from statekit.shown import shown
 from statekit.state.base import StateSpec
+from statekit.timestamp import MAX_MICROS, datetime_to_micros
 
 _SHOWN_REASONS = 3
 
@@ -46,9 +50,11 @@ def bootstrap(
     *,
     parallelism: int,
     refuse: int,
+    watermark: dt.datetime | None,
 ) -> Bootstrapped:
     """Commit the first epoch of a checkpoint. See `Job.bootstrap`."""
     _check_arguments(given, checkpoint, refuse)
+    watermark_us = _checked_watermark(job, watermark)
     repository = Repository.of(checkpoint)
     repository.check_checkpoint()
     check_without_epochs(
@@ -65,14 +71,26 @@ def bootstrap(
 
     def rows_of(operator: OperatorRecord, _: object) -> Iterator[NewRows]:
         for state in states.values():
-            if state.family.operator.name == operator.name:
+            if state.family.operator.name == operator.name and not state.family.is_local:
                 yield from ((state.family.name, rows) for rows in state.rows())
+
+    def local_of(operator: OperatorRecord) -> dict[str, list[LocalRows]]:
+        given_rows = {
+            state.family.name: state.local_rows(parallelism)
+            for state in states.values()
+            if state.family.operator.name == operator.name and state.family.is_local
+        }
+        return {
+            state.name: given_rows.get(state.name, [])
+            for state in operator.states
+            if state.is_local
+        }
 
     shards = write_operators(
         repository,
         described,
         rows_of,
-        lambda operator: {state.name: [] for state in operator.states if state.is_local},
+        local_of,
         stored_epoch=0,
         epoch=0,
         parallelism=parallelism,
@@ -84,7 +102,10 @@ def bootstrap(
         described,
         cause="bootstrap",
         parallelism=parallelism,
-        operators={name: OperatorEpoch(shards=own) for name, own in shards.items()},
+        operators={
+            operator.name: _epoch_of(operator, shards[operator.name], watermark_us)
+            for operator in job.operators
+        },
         epoch=0,
         processing_time_us=now_us(),
     )
@@ -110,6 +131,44 @@ def _check_arguments(given: Mapping[str, Any], checkpoint: object, refuse: objec
         )
     if fault := int_fault(refuse, "give a number of rows"):
         raise StateTypeError(f"refuse={shown(refuse)}{fault}. Nothing was read")
+
+
+def _checked_watermark(job: Job, watermark: object) -> int | None:
+    """Return a watermark in microseconds; None for none.
+
+    Raises:
+        StateTypeError: it is not a time with a time zone, or no operator has event time.
+    """
+    if watermark is None:
+        return None
+    if not isinstance(watermark, dt.datetime) or watermark.tzinfo is None:
+        raise StateTypeError(
+            f"watermark={shown(watermark)}: give a datetime with a time zone. Nothing was read"
+        )
+    if all(operator.declared.event_time is None for operator in job.operators):
+        raise StateTypeError(
+            f"watermark={shown(watermark)}: no operator of job {job.name!r} has event time: leave "
+            "it out. Nothing was read"
+        )
+    return datetime_to_micros(watermark)
+
+
+def _epoch_of(
+    operator: Operator, shards: tuple[ShardState, ...], watermark_us: int | None
+) -> OperatorEpoch:
+    """Return the entry of an operator in the manifest."""
+    epoch = OperatorEpoch(shards=shards)
+    if watermark_us is None or operator.declared.event_time is None:
+        return epoch
+    # The largest event time of each input that has led to this watermark.
+    largest_us = min(watermark_us + operator.declared.lateness_us, MAX_MICROS)
+    return epoch.model_copy(
+        update={
+            "watermark_us": watermark_us,
+            "largest_event_us": largest_us,
+            "largest_by_input": dict.fromkeys(operator.inputs, largest_us),
+        }
+    )
 
 
 class _Refusals:
@@ -171,7 +230,7 @@ def _as_text(table: pa.Table) -> pa.Table:
 
 
 class _StateInput:
-    """The table of one state.
+    """The table of one state, or of the timers of an operator.
 
     Parameters:
         job: the job.
@@ -188,7 +247,7 @@ class _StateInput:
         self, job: Job, described: JobFile, name: str, origin: Any, refusals: _Refusals
     ) -> None:
         record, self._spec = _state_of(job, described, name)
-        self.family = Family(record, self._spec.name)
+        self.family = Family(record, TIMERS if self._spec is None else self._spec.name)
         self._name, self._origin, self._refusals = name, origin, refusals
         self._key_groups = described.key_groups
         self._seen = SeenKeys()
@@ -199,7 +258,7 @@ class _StateInput:
         Raises:
             BootstrapError: too many rows do not fit, or columns are missing or of another type.
         """
-        encoder: TableRows | None = None
+        encoder: RowEncoder | None = None
         schema = None
         for batch in record_batches(self._origin, self._name):
             if encoder is None or batch.schema != schema:
@@ -220,8 +279,31 @@ class _StateInput:
             if len(found.keys):
                 yield found
 
-    def _encoder(self, schema: pa.Schema) -> TableRows:
-        encoder, wrong = encoder_of(self.family, self._spec.codec, self._key_groups, schema)
+    def local_rows(self, parallelism: int) -> list[LocalRows]:
+        """Return the rows of operator state for each shard of the table.
+
+        Parameters:
+            parallelism: the least number of shards.
+
+        Raises:
+            BootstrapError: too many rows do not fit, or columns are missing or of another type.
+        """
+        found: list[LocalRows] = [[] for _ in range(parallelism)]
+        for batch in self.rows():
+            pairs = zip(batch.keys.to_pylist(), batch.rows.to_pylist(), strict=True)
+            for row_key, row in pairs:
+                shard = int.from_bytes(row_key[:SHARD_BYTES], "big")
+                found += [[] for _ in range(len(found), shard + 1)]
+                found[shard].append((row_key[SHARD_BYTES:], row))
+        return found
+
+    def _encoder(self, schema: pa.Schema) -> RowEncoder:
+        encoder: RowEncoder
+        if self._spec is None:
+            encoder = timers = TimerRows(self.family, self._key_groups, schema)
+            wrong = timers.wrong
+        else:
+            encoder, wrong = encoder_of(self.family, self._spec.codec, self._key_groups, schema)
         if wrong:
             raise BootstrapError(
                 f"the table of {self._name} does not have the columns of the state: "
@@ -234,17 +316,19 @@ class _StateInput:
 _REPEATED = "a row before has the same key"
 
 
-def _state_of(job: Job, described: JobFile, name: str) -> tuple[OperatorRecord, StateSpec]:
-    """Return the operator and the declaration of a state.
+def _state_of(job: Job, described: JobFile, name: str) -> tuple[OperatorRecord, StateSpec | None]:
+    """Return the operator and the declaration of a state; None for timers.
 
     Raises:
         StateTypeError: there is no such state, or it cannot be filled from a table.
     """
-    known = {
+    known: dict[str, tuple[str, StateSpec | None]] = {
         f"{operator.name}.{spec.name}": (operator.name, spec)
         for operator in job.operators
         for spec in operator.declared.states
     }
+    timed = (operator.name for operator in described.operators if operator.timers)
+    known |= {f"{operator}.{TIMERS}": (operator, None) for operator in timed}
     if name not in known:
         raise StateTypeError(
             f"job {job.name!r} has no state {shown(name)}: it has "
@@ -254,9 +338,7 @@ def _state_of(job: Job, described: JobFile, name: str) -> tuple[OperatorRecord, 
     record = described.operator(operator)
     assert record is not None, "the job file names all operators"
     why = ""
-    if spec.kind.is_local:
-        why = "belongs to shards and not to keys"
-    elif spec.codec.name == PickleCodec.name:
+    if spec is not None and spec.codec.name == PickleCodec.name:
         why = "has pickled values, which no table has"
     elif record.definition is not None:
         why = f"is of {operator!r}, whose rows depend on the options of the operator"

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from statekit.checkpoint.era import PERMANENT, Era
-from statekit.checkpoint.job_file import CLOCK_TAGS, TIMERS
+from statekit.checkpoint.job_file import TIMERS
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import CALL_FAILURES, ProcessError, StateSchemaError, StateTypeError, is_users
@@ -25,16 +25,16 @@ from statekit.job.plan import Operator
 from statekit.keygroup import GROUP_BYTES, key_group, pack_group
 from statekit.maintenance.transform.state_row import StateRow
 from statekit.query.tables.columns import TIMESTAMP
-from statekit.query.tables.key_columns import KeyEncoder
 from statekit.query.tables.packed_bytes import RowBatch, RowColumns
 from statekit.query.tables.row_parts import Family, stamps
 from statekit.query.tables.table import layout_of, names_of
-from statekit.query.tables.table_rows import MISFITS, POSITIONS, encoder_of, row_text
+from statekit.query.tables.table_rows import MISFITS, POSITIONS, RowEncoder, encoder_of, row_text
+from statekit.query.tables.timer_rows import TimerRows, timer_suffix
 from statekit.shown import shown, shown_error, shown_text
 from statekit.state.base import StateSpec
 from statekit.state.timers import Timer
 from statekit.state.ttl import unstamped
-from statekit.timestamp import datetime_to_micros, sortable_micros
+from statekit.timestamp import datetime_to_micros
 
 _ERA = Era(1)
 """The era of all rows of a state that no job has run with."""
@@ -125,20 +125,7 @@ class WrittenState:
     def _timer(self, timer: object) -> bytes:
         if not isinstance(timer, Timer):
             raise StateTypeError("the value is a statekit.Timer")
-        return self._timer_row(timer.clock, timer.at, timer.name)
-
-    def _timer_row(self, clock: Any, at: Any, name: Any) -> bytes:
-        handled = self._record.timer_names or ()
-        if clock not in CLOCK_TAGS:
-            raise StateTypeError('its clock is "event" or "processing"')
-        if clock == "event" and self._record.event_time is None:
-            raise StateTypeError("the operator has no event time: use clock='processing'")
-        if not isinstance(name, str):
-            raise StateTypeError(f"the name of a timer is text, and not {shown(name)}")
-        if name not in handled and None not in handled:
-            raise StateTypeError(f"no callback handles timers named {name!r}")
-        tag: bytes = CLOCK_TAGS[clock]
-        return tag + sortable_micros(datetime_to_micros(at)) + name.encode()
+        return timer_suffix(self._record, timer.clock, timer.at, timer.name)
 
     def _value_of(self, row: StateRow) -> bytes:
         spec, value = self._spec, row.value
@@ -177,11 +164,7 @@ class WrittenState:
         encoder, wrong = encoder_of(self._family, self._spec.codec, groups, batch.schema)
         if wrong:
             raise self._wrong_columns("; ".join(wrong))
-        rows, _, refused = encoder.rows(batch)
-        for place, reason in refused:
-            with self._refused(first + place, row_text(batch.slice(place, 1))):
-                raise StateTypeError(reason)
-        return rows
+        return self._checked(encoder, batch, first)
 
     def _complete(self, batch: pa.RecordBatch, spec: StateSpec, first: int) -> pa.RecordBatch:
         """Return a batch with the columns that may be left out, and without deadlines."""
@@ -211,26 +194,21 @@ class WrittenState:
         )
 
     def _timers(self, batch: pa.RecordBatch, first: int) -> RowColumns:
-        """Return timers of the columns of `read`. Their number is small, so each is a row."""
-        keys = names_of(layout_of(self._family).key)
-        names = {*keys, "timer", "clock", "at"}
-        given = set(batch.schema.names)
-        if given - names or not given.issuperset({*keys, "at"}):
+        """Return timers of the columns of `read`."""
+        encoder = TimerRows(self._family, self._key_groups, batch.schema)
+        if encoder.wrong or set(batch.schema.names) - set(encoder.names):
             raise self._wrong_columns(
                 f"the columns are {', '.join(batch.schema.names)}, and timers have "
-                f"{', '.join(keys)}, timer, clock, at"
+                f"{', '.join(encoder.names)}"
             )
-        encoder = KeyEncoder(self._record)
-        row_keys = list[bytes]()
-        for place in range(batch.num_rows):
-            one = batch.slice(place, 1)
-            with self._refused(first + place, row_text(one)):
-                fields = [one.column(name) for name in keys]
-                (prefix,) = encoder.prefixes(fields, self._key_groups).to_pylist()
-                (row,) = one.to_pylist()
-                timer = row.get("clock", "event"), row["at"], row.get("timer", "default")
-                row_keys.append(prefix + self._timer_row(*timer))
-        return RowColumns.of(row_keys, [b""] * len(row_keys))
+        return self._checked(encoder, batch, first)
+
+    def _checked(self, encoder: RowEncoder, batch: pa.RecordBatch, first: int) -> RowColumns:
+        rows, _, refused = encoder.rows(batch)
+        for place, reason in refused:
+            with self._refused(first + place, row_text(batch.slice(place, 1))):
+                raise StateTypeError(reason)
+        return rows
 
     # ------------------------------------------------------------------------------- errors
 

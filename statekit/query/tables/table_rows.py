@@ -11,7 +11,7 @@ form only are exempt.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from statekit.codec.schema import Schema
 from statekit.codec.value_codec import ValueCodec
 from statekit.codec.value_plan import ENCODER
 from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.keygroup import MAX_GROUPS
 from statekit.query.encoded.binary_columns import big_endian_rows, fixed, joined_rows
 from statekit.query.encoded.key_bytes import PACKED_KINDS, packed_keys
 from statekit.query.encoded.value_bytes import packed_structs, packed_values
@@ -35,6 +36,8 @@ from statekit.records.declaration import ValueMismatch
 from statekit.records.nested_types import parts_of
 from statekit.shown import shown_text
 from statekit.state.row_versions import value_schema
+
+SHARD_BYTES = 4
 
 POSITIONS = 1 << 48
 """A position of a list element has six bytes after those of its epoch."""
@@ -52,38 +55,17 @@ class Refusal(NamedTuple):
     reason: str
 
 
-class TableRows:
-    """Encodes rows of a table as rows of a keyed state.
+class RowEncoder(Protocol):
+    """Encodes rows of a table as stored rows."""
 
-    Parameters:
-        family: the state.
-        codec: of its values, as the code declares them.
-        key_groups: of the checkpoint.
-        wide: whether the table has ints of 20 digits, and durations as text.
-
-    Attributes:
-        columns: the fields of the columns that are read, with the types that they are read as.
-    """
-
-    def __init__(
-        self, family: Family, codec: ValueCodec[Any], key_groups: int, *, wide: bool = False
-    ) -> None:
-        state = family.state
-        assert state is not None, "only states have rows of values"
-        layout = layout_of(family, wide=wide)
-        self._layout = layout
-        self._keys, self._key_groups = KeyEncoder(family.operator), key_groups
-        self._place = _place_function(family, wide)
-        self._value = _value_function(value_schema(state), codec, wide)
-        self._era = state.expiry_era
-        read: list[TableColumn] = [*layout.key, *layout.place, *layout.value, *layout.times[:1]]
-        self.columns = [column.field for column in read]
+    def encoded(self, batch: pa.RecordBatch) -> RowColumns:
+        """Return the rows of a batch. Raises one of `MISFITS` if one of them does not fit."""
 
     def rows(self, batch: pa.RecordBatch) -> tuple[RowColumns, list[int], list[Refusal]]:
         """Return the rows of a batch, their places in it, and the rows that do not fit.
 
         Parameters:
-            batch: has all `columns`, in any order.
+            batch: has all columns, in any order.
         """
         parts, places, refused = list[RowColumns](), list[int](), list[Refusal]()
         for place, part, found in self._parts(batch, 0):
@@ -102,7 +84,7 @@ class TableRows:
         if not count:
             return
         try:
-            yield at, count, self._encoded(batch)
+            yield at, count, self.encoded(batch)
             return
         except MISFITS as error:
             if count == 1:
@@ -112,11 +94,44 @@ class TableRows:
         yield from self._parts(batch[:half], at)
         yield from self._parts(batch[half:], at + half)
 
-    def _encoded(self, batch: pa.RecordBatch) -> RowColumns:
+
+class TableRows(RowEncoder):
+    """Encodes rows of a table as rows of a state. Row keys of operator state begin with the number
+    of the shard in `SHARD_BYTES`.
+
+    Parameters:
+        family: the state.
+        codec: of its values, as the code declares them.
+        key_groups: of the checkpoint.
+        wide: whether the table has ints of 20 digits, and durations as text.
+
+    Attributes:
+        columns: the fields of the columns that are read, with the types that they are read as.
+    """
+
+    def __init__(
+        self, family: Family, codec: ValueCodec[Any], key_groups: int, *, wide: bool = False
+    ) -> None:
+        state = family.state
+        assert state is not None, "only states have rows of values"
+        layout = layout_of(family, wide=wide)
+        self._layout = layout
+        self._keys = None if family.is_local else KeyEncoder(family.operator)
+        self._key_groups = key_groups
+        self._place = _place_function(family, wide)
+        self._value = _value_function(value_schema(state), codec, wide)
+        self._era = state.expiry_era
+        read: list[TableColumn] = [*layout.key, *layout.place, *layout.value, *layout.times[:1]]
+        self.columns = [column.field for column in read]
+
+    def encoded(self, batch: pa.RecordBatch) -> RowColumns:
         arrays = {field.name: _cast(batch.column(field.name), field) for field in self.columns}
         layout = self._layout
         of_keys = [arrays[name] for name in names_of(layout.key)]
-        row_keys = self._keys.prefixes(of_keys, self._key_groups)
+        if self._keys is None:
+            row_keys = _shards(of_keys[0])
+        else:
+            row_keys = self._keys.prefixes(of_keys, self._key_groups)
         if self._place is not None:
             row_keys = joined_rows([row_keys, self._place(arrays[layout.place[0].field.name])])
         rows = self._value([arrays[name] for name in names_of(layout.value)])
@@ -196,6 +211,20 @@ def _map_keys(schema: Schema, column: Column) -> Callable[[pa.Array], pa.Array]:
         return pa.array(encode(column.values(array)), pa.binary())
 
     return encoded
+
+
+def _shards(array: pa.Array) -> pa.Array:
+    """Return the numbers of shards as the start of row keys.
+
+    Raises:
+        ValueError: one is null, negative or too large.
+    """
+    if array.null_count:
+        raise ValueError("its shard is null")
+    numbers = array.to_numpy().astype(np.int64)
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < MAX_GROUPS:
+        raise ValueError(f"its shard is not from 0 to {MAX_GROUPS - 1}")
+    return fixed(big_endian_rows(numbers)[:, -SHARD_BYTES:])
 
 
 def _positions(array: pa.Array) -> pa.Array:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
-from typing import NamedTuple, Protocol
+from itertools import chain, islice
+from typing import NamedTuple, Protocol, Self
+from weakref import WeakSet
 
 from sortedcontainers import SortedDict
 
@@ -144,6 +145,40 @@ class Backend(Protocol):
         """Release all resources. Afterwards, all calls except `close` fail."""
 
 
+_PIECES = 16, 1_000
+"""How many rows of a scan in memory are read at first, and then at a time."""
+
+
+class _LaterRows:
+    """The rows of a scan that were not read yet, in pieces. A write keeps all of them before."""
+
+    def __init__(self, rows: SortedDict[bytes, bytes], keys: Iterator[bytes]) -> None:
+        self._rows, self._keys = rows, keys
+        self._kept: list[tuple[bytes, bytes]] | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> list[tuple[bytes, bytes]]:
+        if self._kept is None:
+            piece = self.read(_PIECES[1])
+        else:
+            piece, self._kept = self._kept, []
+        if not piece:
+            raise StopIteration
+        return piece
+
+    def read(self, most: int | None) -> list[tuple[bytes, bytes]]:
+        """Return the next rows, at most so many."""
+        rows = self._rows
+        return [(key, rows[key]) for key in islice(self._keys, most)]
+
+    def keep(self) -> None:
+        """Read all rows, which may change now."""
+        if self._kept is None:
+            self._kept = self.read(None)
+
+
 class MemoryBackend:
     """Rows in process memory. This is the reference for the behaviour of backends.
 
@@ -159,6 +194,7 @@ class MemoryBackend:
     def __init__(self, states: Sequence[str]) -> None:
         self.states: Sequence[str] = tuple(states)
         self._rows: dict[str, SortedDict[bytes, bytes]] = {name: SortedDict() for name in states}
+        self._scans: WeakSet[_LaterRows] = WeakSet()
         self._closed = False
 
     def get(self, state: str, key: bytes) -> bytes | None:
@@ -180,12 +216,19 @@ class MemoryBackend:
     def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
         rows = self._state(state)
         keys = rows.irange(start, end, inclusive=(True, False), reverse=reverse)
-        return iter([(key, rows[key]) for key in keys])
+        later = _LaterRows(rows, keys)
+        first = later.read(_PIECES[0])
+        if len(first) < _PIECES[0]:
+            return iter(first)
+        self._scans.add(later)
+        return chain(first, chain.from_iterable(later))
 
     def write(self, batch: Batch) -> None:
         self._check_open()
         for name in set(batch.states):
             self._state(name)
+        for scan in list(self._scans):
+            scan.keep()
         for state, op, key, value in batch.rows():
             rows = self._rows[state]
             if op == DELETE or value is None:

@@ -7,7 +7,9 @@ their common time. So their answers are joined without any state.
 from __future__ import annotations
 
 import datetime as dt
+import enum
 import typing
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +17,7 @@ from statekit.codec.digest import digest
 from statekit.errors import StateTypeError
 from statekit.functions.process import process
 from statekit.job.stream import Stream
-from statekit.kv.annotations import iterator_of, list_of, named_class, optional
+from statekit.kv.annotations import iterator_of, list_of, named_class, optional, type_text
 from statekit.kv.answers import AnswerClass
 from statekit.kv.requests import (
     ArgumentCheck,
@@ -34,6 +36,8 @@ _EMPTY: dict[type, Any] = {
     bytes: b"",
     dt.date: dt.date(1970, 1, 1),
     dt.datetime: dt.datetime(1970, 1, 1, tzinfo=dt.UTC),
+    dt.timedelta: dt.timedelta(0),
+    uuid.UUID: uuid.UUID(int=0),
 }
 """A key of each type, as the target of a request without keys, which reads nothing."""
 
@@ -149,7 +153,11 @@ class MultiGet:
 
 
 def _some_key(of: Any) -> Any:
+    if isinstance(of, type) and issubclass(of, enum.Enum):
+        return next(iter(of))
     members = [member for member in (typing.get_args(of) or (of,)) if member in _EMPTY]
     if not members:
-        raise StateTypeError(f"multi_get: {of} is no type of keys")
+        raise StateTypeError(
+            f"multi_get: keys of type {type_text(of)} are not supported: use several gets"
+        )
     return _EMPTY[members[0]]

@@ -5,6 +5,7 @@ A range is read in order, and no entry outside of it is touched.
 
 from __future__ import annotations
 
+import sys
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ ClosedBounds = Literal["left", "right", "both", "none"]
 """The bounds that are in a range."""
 
 CLOSED = typing.get_args(ClosedBounds)
+
+_MOST = sys.maxsize
+"""The largest number of entries that is counted to."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class EntryCount:
     def of(self, request: Any) -> int | None:
         """Return the number for a request; None for no limit."""
         if self.constant is not None:
-            return self.constant
+            return min(self.constant, _MOST)
         given: int | None = getattr(request, self.name, None)
         if given is not None:
             self._check(given)
@@ -108,9 +112,9 @@ class Scan:
         """Return the entries; if the scan continues, also where the next one continues."""
         first, most = self.offset.of(request) or 0, self.limit.of(request)
         if not self.continues:
-            end = None if most is None else first + most
+            end = None if most is None else min(first + most, _MOST)
             return (list(islice(self._entries(request, states), first, end)),)
-        one_more = None if most is None else first + most + 1
+        one_more = None if most is None else min(first + most + 1, _MOST)
         found = list(islice(self._entries(request, states, after=request.after), first, one_more))
         has_more = most is not None and len(found) > most
         entries = found[:most]

@@ -86,7 +86,7 @@ class ReducingOperations(Generic[K, V]):
         if isinstance(by, str) or callable(by):
             parts.append(RequestPart("by", store.value, by))
         else:
-            constant = store.checked("increment", stream, name, "by=", store.value)(by, None)
+            constant = store.constant("increment", "by", by)
         add = operator.add
         handle = partial(operations.reduce, combine=add, part="by", constant=constant)
         return self._reduced("increment", stream, parts, handle, into, name, add, constant=constant)

@@ -128,7 +128,7 @@ class SortedOperations(Generic[K, V]):
         The other parameters, and the errors, are those of `put`.
         """
         store, bound = self._sorted("scan"), optional(self._operator.sort)
-        selected = self._selected("scan", start, end, closed, prefix)
+        selected = self._selected("scan", start, end, closed, prefix, reverse)
         limited, of_limit = self._number("scan", "limit", limit, 1)
         left_out, of_offset = self._number("scan", "offset", offset, 0)
         page = [] if after is None else [RequestPart("after", bound, after)]
@@ -170,7 +170,7 @@ class SortedOperations(Generic[K, V]):
         The other parameters, and the errors, are those of `scan`.
         """
         store, bound = self._sorted("multi_scan"), optional(self._operator.sort)
-        selected = self._selected("multi_scan", None, None, closed, None)
+        selected = self._selected("multi_scan", None, None, closed, None, reverse)
         limited, of_limit = self._number("multi_scan", "limit", limit, 1)
         entry = entry_class(f"{store.where}.multi_scan", self._entry_fields(), into, lists=2)
         of = Scan(entry, selected, reverse, limited, EntryCount(store.where, "offset"))
@@ -335,6 +335,11 @@ class SortedOperations(Generic[K, V]):
         The other parameters, and the errors, are those of `put`.
         """
         store = self._sorted("trim")
+        if keep is None:
+            raise StateTypeError(
+                f"{store.where}: trim(keep=None) would remove all entries: give the number of "
+                "entries to keep, or use remove_range"
+            )
         kept, of_keep = self._number("trim", "keep", keep, 0, of=int)
         parts = [*store.key_parts(key), *of_keep]
         handle = partial(ranges_of.trim, keep=kept)
@@ -362,9 +367,14 @@ class SortedOperations(Generic[K, V]):
         end: Given | None,
         closed: ClosedBounds,
         prefix: Prefix,
+        reverse: bool = False,
     ) -> SelectedRange:
-        """Return the range that requests select."""
+        """Return the range that requests select, after checking the direction, too."""
         store = self._sorted(kind)
+        if not isinstance(reverse, bool):
+            raise StateTypeError(
+                f"{store.where}: {kind}(reverse={shown(reverse)}): use True or False"
+            )
         if closed not in CLOSED:
             raise StateTypeError(
                 f"{store.where}: {kind}(closed={shown(closed)}): use one of {', '.join(CLOSED)}"

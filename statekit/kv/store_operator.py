@@ -11,6 +11,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from statekit.codec.value_codec import value_codec
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process, process
 from statekit.job.job import Job
@@ -263,6 +264,16 @@ class StoreOperator:
         """Return the check for the values of an operation's argument."""
         own: object = getattr(stream, "name", stream)
         return ArgumentCheck(name or f"{self.name}.{kind}.{own}", what, of)
+
+    def constant(self, kind: str, name: str, given: Any) -> Any:
+        """Return an argument of an operation after checking that it is a value of the store."""
+        codec = value_codec(self.value)
+        if not codec.accepts(given):
+            raise StateTypeError(
+                f"{self.where}: {kind}({name}={shown(given)}): {codec.reason(given)}: give a value "
+                f"of type {type_text(self.value)}, or the field or function with it"
+            )
+        return given
 
     def record_part(self, stream: Stream[Any]) -> RequestPart:
         return RequestPart("record", stream.record_class, WHOLE)

@@ -84,13 +84,13 @@ class Redis:
         Parameters:
             decode: returns the value of MessagePack.
         """
-        client = _client(self.port)
+        client = client_of(self.port)
         for keys in lists:
             assert all(list(map(decode, client.mget(keys))))
 
     def fill(self, pairs: Iterable[tuple[int, Any]]) -> None:
         """Set values as MessagePack."""
-        client = _client(self.port)
+        client = client_of(self.port)
         remaining = iter(pairs)
         while some := list(islice(remaining, PIPELINE)):
             with client.pipeline(transaction=False) as pipeline:
@@ -99,7 +99,8 @@ class Redis:
                 pipeline.execute()
 
 
-def _client(port: int) -> Any:
+def client_of(port: int) -> Any:
+    """Return a client of the server at a port of loopback."""
     try:
         import hiredis  # noqa: F401  the client uses it if it is there
         import redis
@@ -113,7 +114,7 @@ def operations_of(kind: str, port: int) -> tuple[Step, str]:
     run, values, ddl = _KINDS[kind]
 
     def step(batches: Batches) -> Batches:
-        client = _client(port)
+        client = client_of(port)
         for batch in batches:
             rows = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
             answers = []

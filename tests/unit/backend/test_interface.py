@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
@@ -244,6 +244,21 @@ def test_scan_shows_the_data_as_of_its_start_during_writes(opened: Open) -> None
     backend.write(batch_of([Put("a", b"\x07\x07", b"new")]))
     assert list(forward) == [(bytes([i]), b"old") for i in range(1, 10)]
     assert list(backward) == [(bytes([i]), b"old") for i in reversed(range(10))]
+
+
+@pytest.mark.parametrize(("rows", "read"), [(16, 1), (17, 16), (2_000, 5), (2_000, 1_016)])
+def test_scan_shows_the_data_as_of_its_start_however_much_was_read(
+    opened: Open, rows: int, read: int
+) -> None:
+    backend = opened(["a"])
+    expected = [(number.to_bytes(2, "big"), b"old") for number in range(rows)]
+    backend.write(batch_of([Put("a", *row) for row in expected]))
+    scans = [backend.scan("a", b"", END), backend.scan("a", b"", END, reverse=True)]
+    found = [list(islice(scan, read)) for scan in scans]
+    backend.write(batch_of([DeleteRange("a", b"", END), Put("a", b"\0", b"new")]))
+    backend.write(batch_of([Delete("a", b"\0")]))
+    assert found[0] + list(scans[0]) == expected
+    assert found[1] + list(scans[1]) == expected[::-1]
 
 
 def test_the_first_row_of_a_range_is_found_without_the_others(opened: Open) -> None:

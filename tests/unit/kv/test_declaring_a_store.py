@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import enum
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -275,7 +277,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Act, str]] = {
     "a type that is no key of many": (
         {"key": float},
         lambda d: d.store.multi_get(d.queries, keys=lambda query: [0.5]),
-        "float.* is no type of keys",
+        "keys of type float are not supported: use several gets",
     ),
     "no class of answers": (
         {},
@@ -311,6 +313,21 @@ REFUSED: dict[str, tuple[dict[str, Any], Act, str]] = {
         {},
         lambda d: d.store.get(d.payments, key="account", name="Balance"),
         "the answers of Balance and first would have one class, or classes of one name",
+    ),
+    "all entries as those to trim": (
+        SORTED,
+        lambda d: d.store.trim(d.payments, key="account", keep=None),
+        "trim.keep=None. would remove all entries: give the number",
+    ),
+    "a direction that is none": (
+        SORTED,
+        lambda d: d.store.scan(d.payments, key="account", reverse="yes"),
+        "scan.reverse='yes'.: use True or False",
+    ),
+    "a number that is none": (
+        TIMED,
+        lambda d: d.store.increment(d.payments, key="account", by=None),
+        "increment.by=None.: expected int, got NoneType None: give a value of type int, or the fi",
     ),
     "the name of another stream": (
         {},
@@ -406,6 +423,17 @@ def test_a_value_that_does_not_fit_is_an_error_that_names_the_operation() -> Non
     declared.store.put(declared.payments, key="account", value=lambda payment: None).sink("put")
     with pytest.raises(sk.StateTypeError, match=r"kv\.put\.payments.*value"):
         declared.run(Payment("a", 5))
+
+
+class Kind(enum.Enum):
+    ONE = "one"
+
+
+@pytest.mark.parametrize("key", [uuid.UUID, dt.timedelta, Kind, tuple[uuid.UUID, int]])
+def test_a_list_of_keys_of_any_type_may_be_empty(key: Any) -> None:
+    declared = Declared(key=key)
+    declared.store.multi_get(declared.payments, keys=lambda payment: []).sink("found")
+    assert [answer.values for answer in declared.run(Payment("a", 5)).outputs["found"]] == [[]]
 
 
 def test_nan_equals_itself_in_a_comparison() -> None:

@@ -168,6 +168,23 @@ def test_a_store_keeps_the_last_entries_only() -> None:
     assert [entry.sort for entry in done.outputs["kept"][-1].entries] == [3, 4]
 
 
+def test_numbers_of_entries_may_be_as_large_as_an_int_is() -> None:
+    job = sk.Job("numbers")
+    store = job.add(sk.KVStore("kv", key=str, value=int, sort=int))
+    cells, huge = job.source("cells", Cell), 2**63 - 1
+    store.put(cells, key="part", sort="place", value="place")
+    pages = store.scan(
+        cells, key="part", limit=lambda cell: huge, offset=lambda cell: huge, after=lambda cell: 0
+    )
+    pages.sink("page")
+    store.scan(cells, key="part", limit=10**30, name="all").sink("all")
+    store.trim(cells, key="part", keep=10**30).sink("trimmed")
+    done = job.run({"cells": [Cell("a", 1)]})
+    assert [answer.entries for answer in done.outputs["page"]] == [[]]
+    assert [entry.sort for answer in done.outputs["all"] for entry in answer.entries] == [1]
+    assert [answer.removed for answer in done.outputs["trimmed"]] == [0]
+
+
 @pytest.mark.parametrize("most", [-1, True])
 def test_a_number_of_entries_that_is_none_is_an_error_that_names_the_operation(most: Any) -> None:
     job = sk.Job("numbers")

@@ -67,7 +67,7 @@ def test_a_value_is_reduced_by_a_function_of_two_values(fn: Any, last: int) -> N
     ("value", "act", "said"),
     [
         (str, lambda s, of: s.increment(of, key="shop"), "increment needs values that are numbers"),
-        (int, lambda s, of: s.increment(of, key="shop", by=0.5), "by= gave 0.5"),
+        (int, lambda s, of: s.increment(of, key="shop", by=0.5), "by=0.5.: expected int"),
         (
             int,
             lambda s, of: s.append(of, key="shop", value="cents"),

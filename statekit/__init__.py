@@ -25,6 +25,7 @@ from statekit.functions.context import Context
 from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import Process, process
 from statekit.job.job import Job
+from statekit.job.mirror_options import MirrorOptions
 from statekit.job.stream import OperatorStream, Stream, Windowed
 from statekit.job.windows.count_windows import count_windows
 from statekit.job.windows.field_aggregates import (
@@ -101,6 +102,7 @@ __all__ = [
     "Mean",
     "Min",
     "Mirror",
+    "MirrorOptions",
     "OperatorListState",
     "OperatorState",
     "OperatorStream",

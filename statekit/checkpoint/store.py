@@ -116,6 +116,11 @@ class Store:
         """Return a checkpoint in memory. It lives as long as this object."""
         return cls("memory://")
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether only this process can read it."""
+        return self.url.startswith("memory:")
+
     @classmethod
     def of(cls, given: str | Path | Self) -> Self:
         """Open the checkpoint at a path or URL. An open checkpoint is returned unchanged."""

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from statekit import sinks
+from statekit.checkpoint.leases.reader_lease import LEASE_TTL
 from statekit.cli.arguments import AllowPickle, Checkpoint, WideInts
 from statekit.cli.tables import say
 from statekit.errors import StateTypeError
 from statekit.mirrors.mirror import Mirror, mirror
 from statekit.query.changes.change_table import Form
-from statekit.query.changes.feed import LEASE_TTL
 from statekit.sinks.protocol.sink import TableSink
 
 _STATE = "{state}"

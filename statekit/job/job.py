@@ -331,6 +331,9 @@ class Job(Plan):
                 address, such as 9464, or at an address, such as "0.0.0.0:9464". Port 0 is a free
                 one; the logger `statekit.metrics` has the address. Needs the extra `metrics`.
             record: keep the records of shards, for `statekit replay`.
+            mirror: tables that are kept equal to states, by a process beside the job: a sink per
+                state, such as `{"totals.sum": sinks.delta(path)}`, or `MirrorOptions`, or a list of
+                those. No failure of a mirror is one of the job.
 
         Returns:
             The records of each sink without a target, and how many epochs were committed.
@@ -407,6 +410,9 @@ class Job(Plan):
                 is a free one; `metrics_address` of the query has the address. Needs the extra
                 `metrics`. docs/operate/monitoring.md describes each metric.
             record: keep the records of shards, for `statekit replay`.
+            mirror: tables that are kept equal to states, by a process beside the job: a sink per
+                state, such as `{"totals.sum": sinks.delta(path)}`, or `MirrorOptions`, or a list of
+                those. No failure of a mirror is one of the job.
 
         Returns:
             A `statekit.spark.Query`.

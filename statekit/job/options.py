@@ -18,6 +18,7 @@ from typing import Any, Self, TypedDict
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
 from statekit.errors import StateTypeError
+from statekit.job.mirror_options import MirrorOption
 from statekit.number_faults import int_fault
 from statekit.recording.recorder import Recorder
 from statekit.shown import shown
@@ -40,6 +41,7 @@ class RunArguments(TypedDict, total=False):
     clock: Callable[[], int] | None
     metrics: int | str | None
     record: Recorder | None
+    mirror: MirrorOption | None
 
 
 class StartArguments(RunArguments, total=False):
@@ -143,6 +145,7 @@ class RunOptions:
     clock: Callable[[], int] | None = None
     metrics: int | str | None = None
     record: Recorder | None = None
+    mirror: MirrorOption | None = None
 
     @classmethod
     def of_call(cls, called: Callable[..., object], given: Mapping[str, Any]) -> Self:

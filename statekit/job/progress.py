@@ -37,6 +37,23 @@ class Bootstrapped:
     refused: Mapping[str, pa.Table] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class MirrorProgress:
+    """How far a mirror beside a job is. `mirror=` of a run starts it.
+
+    Attributes:
+        name: of the mirror.
+        epoch: the epoch that its tables equal; None before its first step in this run.
+        is_running: whether its process runs.
+        error: why it has ended before the job; None if it has not.
+    """
+
+    name: str
+    epoch: int | None = None
+    is_running: bool = True
+    error: str | None = None
+
+
 @dataclass(repr=False)
 class Run:
     """The result of a run in this process.
@@ -49,6 +66,7 @@ class Run:
         epochs: number of committed epochs.
         last_epoch: the number of the last committed epoch, of this run or one before it.
         sinks: all sinks of the job.
+        mirrors: how far each mirror beside the job is, at the end of the run.
 
     >>> from collections.abc import Iterator
     >>> from typing import NamedTuple
@@ -75,6 +93,7 @@ totals; use one of these names
     epochs: int = 0
     last_epoch: int | None = None
     sinks: tuple[Output, ...] = ()
+    mirrors: tuple[MirrorProgress, ...] = ()
 
     def __repr__(self) -> str:
         counts = [f"{len(records)} records for {name}" for name, records in self.outputs.items()]
@@ -193,6 +212,10 @@ class RunningJob(Protocol):
     @property
     def epoch(self) -> int | None:
         """The number of the last epoch that this run committed."""
+
+    @property
+    def mirrors(self) -> Sequence[MirrorProgress]:
+        """How far each mirror beside the job is."""
 
     @property
     def is_active(self) -> bool:

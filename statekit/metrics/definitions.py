@@ -164,6 +164,11 @@ UPLOADED_BYTES = _counter(
     "Bytes of change files and base snapshots that were committed.",
     "job operator",
 )
+MIRROR_RUNNING = _gauge(
+    "statekit_mirror_running",
+    "Whether the process of a mirror beside the job runs: 1, or 0 after it has ended.",
+    "job mirror",
+)
 LEASE_EPOCHS_BEHIND = _gauge(
     "statekit_lease_epochs_behind",
     "Committed epochs that a named reader has not committed.",

@@ -24,14 +24,14 @@ import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from threading import Event
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.epoch_id import EpochId
-from statekit.checkpoint.leases.reader_lease import ReaderLease, lease_ttl_us
+from statekit.checkpoint.leases.reader_lease import LEASE_TTL, ReaderLease
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
-from statekit.clock import sleep_s, stopwatch_s, unique_id
+from statekit.clock import stopwatch_s, unique_id
 from statekit.closing import Closing
 from statekit.errors import (
     ConnectorError,
@@ -42,18 +42,16 @@ from statekit.errors import (
     StateTypeError,
     StorageError,
 )
+from statekit.job.mirror_options import MirrorMode, MirrorOptions, parted
 from statekit.mirrors.mirror_position import (
     MirrorPosition,
     TableNumbers,
     store_position,
     stored_position,
 )
-from statekit.mirrors.mirrored_state import MirroredState, parted
-from statekit.query.changes.change_table import Form
-from statekit.query.changes.feed import LEASE_TTL, check_reader_name
+from statekit.mirrors.mirrored_state import MirroredState
 from statekit.query.changes.state_changes import StateChanges
 from statekit.query.rows.epochs import EpochReader, next_manifest
-from statekit.shown import shown
 from statekit.sinks.protocol.sink import (
     Attempt,
     Part,
@@ -80,15 +78,16 @@ def mirror(
     states: str | Mapping[str, TableSink],
     to: TableSink | None = None,
     *,
-    mode: Form = "table",
+    mode: MirrorMode = "table",
     name: str | None = None,
     replace: bool = False,
-    poll: Any = None,
+    every: dt.timedelta | str = "0 seconds",
+    poll: dt.timedelta | str | None = None,
     lease_ttl: dt.timedelta | str = LEASE_TTL,
     token: str | None = None,
     wide_ints: bool = False,
     allow_pickle: bool = False,
-    directory: Path | None = None,
+    directory: str | Path | None = None,
     rocksdb: RocksOptions | None = None,
 ) -> Mirror:
     """Return a mirror: a table that equals a state at an epoch, and follows it.
@@ -105,6 +104,7 @@ def mirror(
             `mirror-` before it. None for a name made of the states. Two mirrors of one state need
             two names.
         replace: replace the rows of a table that has rows of others. None of them are kept.
+        every: for `follow`, the shortest time from one step to the next; a timedelta or text.
         poll: the time between two requests for a new epoch; a timedelta or text. None for 20
             milliseconds on a local disk, and a second on an object store.
         lease_ttl: time to keep the epochs of the mirror after it has stopped; a timedelta or text.
@@ -137,67 +137,27 @@ def mirror(
     >>> sorted(pq.read_table(table).to_pydict()["value"])
     [1, 2]
     """
-    given = _given_sinks(states, to)
-    if mode not in get_args(Form):
-        raise StateTypeError(f"mode={shown(mode, 50)}: give 'table' or 'changes'")
-    name = "-".join(given) if name is None else name
-    check_reader_name("name", name)
-    check_reader_name("name", _lease_name(name))
-    lease_ttl_us(lease_ttl, "lease_ttl")
-    epochs = EpochReader(checkpoint)
-    latest = epochs.latest()
-    mirrored = []
-    for text, sink in given.items():
-        operator, state = parted(text)
-        changes = StateChanges(
-            epochs.repository,
-            operator,
-            state,
-            wide_ints=wide_ints,
-            allow_pickle=allow_pickle,
-            form=mode,
-        )
-        if latest is not None:
-            changes.rows(latest)  # raises if the checkpoint does not have the state
-        options = rocksdb or RocksOptions()
-        mirrored.append(MirroredState(changes, operator, state, sink, mode, directory, options))
-    return Mirror(epochs, mirrored, name, mode, epochs.poll_s(poll), lease_ttl, token, replace)
-
-
-def _lease_name(name: str) -> str:
-    """Return the name of the lease of a mirror, by which metrics tell mirrors from readers."""
-    return f"mirror-{name}"
-
-
-def _given_sinks(
-    states: str | Mapping[str, TableSink], to: TableSink | None
-) -> Mapping[str, TableSink]:
-    """Return the sink of each state.
-
-    Raises:
-        StateTypeError: there is none, it is no sink of tables, or two states have one table.
-    """
     if isinstance(states, str) != (to is not None) or not states:
         raise StateTypeError(
             "mirror() takes one state and to= its sink, or a sink for each of several states, as a "
             "dict"
         )
-    given: Any = {states: to} if isinstance(states, str) else states
-    targets: dict[object, str] = {}
-    for state, sink in given.items():
-        if not isinstance(sink, TableSink) or not sink.is_table:
-            raise StateTypeError(
-                f"mirror() of {state}: {shown(sink, 100)} is no sink of a table: choose "
-                "sinks.delta, sinks.iceberg, sinks.postgres or sinks.parquet"
-            )
-        other = targets.setdefault(sink.target, state)
-        if other != state:
-            raise StateTypeError(
-                f"mirror() of {other} and {state}: both have one table, in which the rows of one "
-                "would replace those of the other. Nothing was written: give each state a table of "
-                "its own"
-            )
-    return dict(given)
+    options = MirrorOptions(
+        {states: to} if isinstance(states, str) and to is not None else states,  # type: ignore[arg-type]
+        mode=mode,
+        name=name,
+        replace=replace,
+        every=every,
+        poll=poll,
+        lease_ttl=lease_ttl,
+        wide_ints=wide_ints,
+        allow_pickle=allow_pickle,
+        directory=directory,
+        rocksdb=rocksdb,
+    )
+    opened = Mirror(EpochReader(checkpoint), options, token)
+    opened.check_states()
+    return opened
 
 
 @dataclass(frozen=True)
@@ -229,21 +189,15 @@ class Mirror(Closing):
         name: of the mirror. That of its lease has `mirror-` before it.
     """
 
-    def __init__(
-        self,
-        epochs: EpochReader,
-        states: Sequence[MirroredState],
-        name: str,
-        mode: Form,
-        poll_s: float,
-        lease_ttl: dt.timedelta | str,
-        token: str | None,
-        replace: bool,
-    ) -> None:
-        self.name, self._replaces = name, replace
+    def __init__(self, epochs: EpochReader, options: MirrorOptions, token: str | None) -> None:
+        self.name, self._lease_name = options.known_as, options.lease_name
         self._epochs, self._repository = epochs, epochs.repository
-        self._states, self._mode = states, mode
-        self._poll_s, self._lease_ttl, self._token = poll_s, lease_ttl, token
+        self._states = [
+            _mirrored(epochs, text, sink, options) for text, sink in options.tables.items()
+        ]
+        self._mode, self._replaces = options.mode, options.replace
+        self._poll_s, self._every_s = epochs.poll_s(options.poll), options.every_s
+        self._lease_ttl, self._token = options.lease_ttl, token
         self._writer = unique_id()
         self._lease: ReaderLease | None = None
         self._at: EpochManifest | None = None
@@ -276,6 +230,24 @@ class Mirror(Closing):
 
     # ---------------------------------------------------------------------------------- the user
 
+    def check_states(self) -> None:
+        """Check that the last epoch has the states.
+
+        Raises:
+            QueryError: it does not.
+        """
+        latest = self._latest()
+        for state in self._states:
+            if latest is not None:
+                state.changes.rows(latest)
+
+    def _latest(self) -> EpochManifest | None:
+        """Return the last epoch; None before the first, also while the job writes its files."""
+        if self._repository.latest_epoch() is None:
+            self._repository.check_checkpoint()
+            return None
+        return self._epochs.latest()
+
     def catch_up(self) -> int | None:
         """Bring the tables to the last epoch, and return its number; None if nothing is committed.
 
@@ -290,27 +262,34 @@ class Mirror(Closing):
             pass
         return self.epoch
 
-    def follow(self, until: int | None = None) -> Iterator[int]:
+    def follow(self, until: int | None = None, *, stop: Event | None = None) -> Iterator[int]:
         """Yield the epoch of the tables after each step, and wait for new epochs.
 
         Parameters:
             until: end as soon as the tables are at this epoch or a later one; None for no end.
+            stop: another thread sets it for a last step, and the end.
 
         Raises:
             FencedError, QueryError, StateSchemaError, ConnectorError, ProcessError: as `catch_up`.
         """
+        stop = stop or Event()
         checked_s = stopwatch_s() - _CHECKED_EVERY_S
         while True:
-            is_due = stopwatch_s() - checked_s >= _CHECKED_EVERY_S
+            is_last, begun_s = stop.is_set(), stopwatch_s()
+            is_due = is_last or begun_s - checked_s >= _CHECKED_EVERY_S
             if is_due:
-                checked_s = stopwatch_s()
+                checked_s = begun_s
             is_stepped = self.step(thorough=is_due)
             if is_stepped and self.epoch is not None:
                 yield self.epoch
             if until is not None and self.epoch is not None and self.epoch >= until:
                 return
             if not is_stepped:
-                sleep_s(self._poll_s)
+                if is_last:
+                    return
+                stop.wait(self._poll_s)
+            else:
+                stop.wait(begun_s + self._every_s - stopwatch_s())
 
     def step(self, *, thorough: bool = True) -> bool:
         """Bring the tables to a later epoch with one commit each; return False if there is none.
@@ -365,7 +344,7 @@ class Mirror(Closing):
 
     def _resume(self) -> bool:
         """Take the lease, and find the step to begin with; return False if nothing is committed."""
-        latest = self._epochs.latest()
+        latest = self._latest()
         if latest is None:
             return False
         found = stored_position(self._repository, self.name)
@@ -451,7 +430,7 @@ class Mirror(Closing):
             token = self._lease.token
             self._lease.stop()
         self._lease = ReaderLease.take(
-            self._repository, _lease_name(self.name), epoch, ttl=self._lease_ttl, token=token
+            self._repository, self._lease_name, epoch, ttl=self._lease_ttl, token=token
         ).keep()
 
     # ---------------------------------------------------------------------------------- planning
@@ -577,6 +556,24 @@ class Mirror(Closing):
             tables=tables,
         )
         store_position(self._repository, position)
+
+
+def _mirrored(
+    epochs: EpochReader, text: str, sink: TableSink, options: MirrorOptions
+) -> MirroredState:
+    """Return a state of a mirror, given as "operator.state"."""
+    operator, state = parted(text)
+    changes = StateChanges(
+        epochs.repository,
+        operator,
+        state,
+        wide_ints=options.wide_ints,
+        allow_pickle=options.allow_pickle,
+        form=options.mode,
+    )
+    directory = None if options.directory is None else Path(options.directory)
+    rocksdb = options.rocksdb or RocksOptions()
+    return MirroredState(changes, operator, state, sink, options.mode, directory, rocksdb)
 
 
 def _together(

@@ -12,7 +12,7 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.state_kinds import RowShape
-from statekit.errors import StateSchemaError, StateTypeError
+from statekit.errors import StateSchemaError
 from statekit.query.changes.change_table import DELETED, Form
 from statekit.query.changes.resolved_changes import Resolver
 from statekit.query.changes.state_changes import StateChanges, StoredChanges
@@ -241,18 +241,3 @@ def _is_of_job(writer: SinkIdentity) -> bool:
     operator and of a state, with dots.
     """
     return writer.sink.count(".") < 2
-
-
-def parted(state: str) -> tuple[str, str]:
-    """Return the operator and the state of a name such as "totals.sum".
-
-    Raises:
-        StateTypeError: it is no such name.
-    """
-    operator, _, name = str(state).rpartition(".")
-    if not (operator and name):
-        raise StateTypeError(
-            f"{state!r:.200}: give the operator and the state, such as 'totals.sum'. Nothing was "
-            "written"
-        )
-    return operator, name

@@ -25,11 +25,13 @@ from statekit.clock import stopwatch_s
 from statekit.errors import StateTypeError
 from statekit.functions.failed_record import FailedRecord
 from statekit.job.job import Job
+from statekit.job.mirror_options import mirrors_of
 from statekit.job.options import Pace, RunOptions
 from statekit.job.plan import FAILED_RECORDS, Input, Operator, Plan, applied
 from statekit.job.progress import OutputCallback, Run
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
+from statekit.mirrors.beside_job import MirrorsBesideJob
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.epoch_loop import EpochLoop
 from statekit.runtime.guarded_calls import Collect
@@ -367,6 +369,7 @@ def run(
     job.check_names(origins, {sink.name for sink in job.sinks} | set(outputs))
     read = RunInputs(local_input(name, origin) for name, origin in origins.items())
     outputs = _checked_outputs(job, outputs)
+    mirrored = mirrors_of(job, options.mirror)
     if pace.follow:
         _check_follows(job, read, outputs)
     with contextlib.ExitStack() as closing:
@@ -385,6 +388,8 @@ def run(
                 closing.callback(target.close)
         coordinator.guarantees = guarantees_of(outputs)
         runner.begin_sinks(outputs)
+        mirrors = closing.enter_context(MirrorsBesideJob(mirrored, repository))
+        coordinator.metrics.running_mirrors = mirrors.running
         if endpoint is not None:
             endpoint.serve(job.name, coordinator.metrics)
         if outputs and checkpoint is not None:
@@ -404,6 +409,7 @@ def run(
             EpochLoop(coordinator, read, reader.run_epoch, pace).run()
         if not coordinator.keeps_copies(options.keep_copies):
             copies.forget(coordinator.job_file.id)
+    done.mirrors = mirrors.progress
     done.last_epoch = None if coordinator.last is None else coordinator.last.epoch
     return done
 

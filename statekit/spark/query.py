@@ -9,7 +9,7 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -24,8 +24,9 @@ from statekit.checkpoint.manifest import EpochManifest, EpochOffsets, added
 from statekit.clock import stopwatch_s
 from statekit.errors import RestoreError
 from statekit.job.options import StartOptions, heartbeat_s
-from statekit.job.progress import Progress
+from statekit.job.progress import MirrorProgress, Progress
 from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
+from statekit.mirrors.beside_job import MirrorsBesideJob
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.idle_epochs import IdleEpochs
 from statekit.sources.spark import SparkSource
@@ -79,6 +80,7 @@ class Query:
         runner: EpochRunner,
         options: StartOptions,
         endpoint: Endpoint | None,
+        mirrors: MirrorsBesideJob,
     ) -> None:
         self.query: StreamingQuery | None = None
         self.progress: deque[Progress] = deque(maxlen=_MOST_PROGRESS)
@@ -86,7 +88,8 @@ class Query:
         self._coordinator = coordinator
         self._runner = runner
         self._options = options
-        self._endpoint = endpoint  # closed when the job ends
+        self._endpoint = endpoint  # closed when the job ends, as the mirrors are
+        self._mirrors = mirrors
         self._stream: StreamingQuery | None = None
         self._idle: threading.Thread | None = None
         self._first_error: BaseException | None = None
@@ -112,6 +115,11 @@ class Query:
     def epoch(self) -> int | None:
         """The number of the last epoch that this run committed."""
         return self.progress[-1].epoch if self.progress else None
+
+    @property
+    def mirrors(self) -> Sequence[MirrorProgress]:
+        """How far each mirror beside the job is."""
+        return self._mirrors.progress
 
     @property
     def is_active(self) -> bool:
@@ -245,7 +253,7 @@ class Query:
         if has_idle_epochs:
             self._start_idle_epochs(self._stream, beat_s, settles=settles)
         RUNNING[self._coordinator.repository.url] = self
-        if self._endpoint is not None or self._runner.closes_sinks:
+        if self._endpoint is not None or self._runner.closes_sinks or self.mirrors:
             end = partial(self._close_at_end, self._stream)
             threading.Thread(target=end, name="statekit end", daemon=True).start()
 
@@ -286,8 +294,9 @@ class Query:
         self._close()
 
     def _close(self) -> None:
-        """Stop serving metrics, and close the sinks."""
+        """End the mirrors after a last step, stop serving metrics, and close the sinks."""
         with self._closing:
+            self._mirrors.close()
             if self._endpoint is not None:
                 self._endpoint.close()
             self._runner.close_sinks()

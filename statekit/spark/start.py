@@ -14,10 +14,12 @@ from statekit.backend.rocksdb_options import check_options
 from statekit.checkpoint.repository import Repository
 from statekit.errors import FencedError, ProcessError, StateTypeError
 from statekit.job.job import Job
+from statekit.job.mirror_options import mirrors_of
 from statekit.job.options import StartArguments, StartOptions
 from statekit.keygroup import DEFAULT_GROUPS
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
+from statekit.mirrors.beside_job import MirrorsBesideJob
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.sink_epochs import check_directories
 from statekit.shown import shown
@@ -74,6 +76,7 @@ def start_query(
     sources = {name: of for name, of in origins.items() if isinstance(of, Source)}
     frames: dict[str, DataFrame] = _checked_frames(origins, sources)
     _check_outputs(job, sinks)
+    mirrored = mirrors_of(job, options.mirror)
     for source in job.sources:
         if source.name in frames:
             check_input(frames[source.name], source, job)
@@ -95,16 +98,18 @@ def start_query(
         opened.callback(runner.close_sinks)
         coordinator.guarantees = guarantees_of(sinks)
         runner.begin_sinks()
+        mirrors = opened.enter_context(MirrorsBesideJob(mirrored, repository))
+        coordinator.metrics.running_mirrors = mirrors.running
         query: Query
         if sources:
-            query = reading = SourceQuery(coordinator, runner, options, endpoint)
+            query = reading = SourceQuery(coordinator, runner, options, endpoint, mirrors)
             reading.start_loop(spark if frames else own_session(spark), sources, frames)
             opened.pop_all()  # the query closes all of it when the loop ends
             return query
         _check_read_by_spark(coordinator, frames)
         if is_streaming:
             check_sparks_part(coordinator)
-        query = Query(coordinator, runner, options, endpoint)
+        query = Query(coordinator, runner, options, endpoint, mirrors)
         query.spark_sources = {
             name: of for name, of in given.items() if isinstance(of, SparkSource)
         }

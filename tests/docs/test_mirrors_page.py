@@ -22,6 +22,10 @@ def test_the_examples_of_mirrors_write_what_they_say(
     text = (DOCS / "guide" / "mirrors.md").read_text()
     for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(compile(example, "mirrors.md", "exec", dont_inherit=True), given)
+    (beside,) = printed.pop(1)
+    assert (beside.name, beside.epoch, beside.error) == ("spending.total", 0, None)
+    rows = DeltaTable(given["place"] / "beside").to_pyarrow_table().to_pylist()
+    assert {row["customer"]: row["value"] for row in rows} == {"ada": 700, "bob": 300, "eve": 50}
     table, followed, log = (sorted(rows, key=str) for rows in printed)
     assert table == [{"customer": "ada", "value": 700}, {"customer": "bob", "value": 300}]
     assert followed == [{"epoch": 0, "behind": 0}]

@@ -52,6 +52,7 @@ PUBLIC = [
     "Mean",
     "Min",
     "Mirror",
+    "MirrorOptions",
     "OperatorListState",
     "OperatorState",
     "OperatorStream",

@@ -48,6 +48,9 @@ from statekit.timestamp import duration_to_micros
 
 _RENEWALS_PER_TTL = 3
 
+LEASE_TTL = "10 minutes"
+"""Default lifetime of the lease of a named reader."""
+
 # -------------------------------------------------------------------------------- collected epochs
 
 
@@ -330,6 +333,20 @@ class _Renewal:
         """End the thread."""
         self._ended.set()
         self._thread.join()
+
+
+def check_reader_name(what: str, reader: object) -> None:
+    """Check that the name of a reader is valid.
+
+    Parameters:
+        what: names the option in errors.
+
+    Raises:
+        StateTypeError: it is not.
+    """
+    fault = name_fault(reader) if isinstance(reader, str) else "give a text"
+    if fault is not None:
+        raise StateTypeError(f"{what}={reader!r:.200}: {fault}. No lease was taken")
 
 
 def lease_ttl_us(ttl: dt.timedelta | str, what: str) -> int:

@@ -21,7 +21,12 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.leases.lease_files import lease_of
-from statekit.checkpoint.leases.reader_lease import ReaderLease, lease_ttl_us
+from statekit.checkpoint.leases.reader_lease import (
+    LEASE_TTL,
+    ReaderLease,
+    check_reader_name,
+    lease_ttl_us,
+)
 from statekit.checkpoint.manifest import Cause, EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import check_epoch
@@ -29,16 +34,12 @@ from statekit.clock import sleep_s, stopwatch_s
 from statekit.closing import Closing
 from statekit.errors import FencedError, QueryError, StateTypeError
 from statekit.functions.process import Process
-from statekit.names import name_fault
 from statekit.query.changes.change import Change, Kind
 from statekit.query.changes.resolved_changes import Resolver
 from statekit.query.changes.state_changes import StateChanges
 from statekit.query.rows.epochs import next_manifest
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
-
-LEASE_TTL = "10 minutes"
-"""Default lifetime of the lease of a named reader."""
 
 _CHECKED_EVERY_S = 1.0
 """Seconds between two checks of a waiting feed that the checkpoint was not replaced."""
@@ -216,20 +217,6 @@ def _checked(after: object) -> int | EpochId | None:
             "(EpochChanges.position), or its number. Nothing was read"
         )
     return position
-
-
-def check_reader_name(what: str, reader: object) -> None:
-    """Check that the name of a reader is valid.
-
-    Parameters:
-        what: names the option in errors.
-
-    Raises:
-        StateTypeError: it is not.
-    """
-    fault = name_fault(reader) if isinstance(reader, str) else "give a text"
-    if fault is not None:
-        raise StateTypeError(f"{what}={reader!r:.200}: {fault}. No lease was taken")
 
 
 def _taken(

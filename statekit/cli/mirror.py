@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 
@@ -13,8 +13,8 @@ from statekit.checkpoint.leases.reader_lease import LEASE_TTL
 from statekit.cli.arguments import AllowPickle, Checkpoint, WideInts
 from statekit.cli.tables import say
 from statekit.errors import StateTypeError
+from statekit.job.mirror_options import MirrorMode
 from statekit.mirrors.mirror import Mirror, mirror
-from statekit.query.changes.change_table import Form
 from statekit.sinks.protocol.sink import TableSink
 
 _STATE = "{state}"
@@ -33,7 +33,11 @@ def mirror_states(
         ),
     ],
     mode: Annotated[
-        str, typer.Option(help="table: the rows of the state. changes: a log of all changes.")
+        str,
+        typer.Option(
+            help="table: the rows of the state. changes: a log of all changes. history: the "
+            "versions of its rows."
+        ),
     ] = "table",
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait for new epochs, until it is stopped.")
@@ -60,13 +64,12 @@ def mirror_states(
 ) -> None:
     """Keep tables equal to states, epoch by epoch. It can be stopped and killed at any time."""
     targets = {state: target_of(to, state, is_alone=len(states) == 1) for state in states}
-    form: Form = "changes" if mode == "changes" else "table"
-    if mode not in ("changes", "table"):
-        raise StateTypeError(f"--mode {mode}: give table or changes. Nothing was written")
+    if mode not in get_args(MirrorMode):
+        raise StateTypeError(f"--mode {mode}: give table, changes or history. Nothing was written")
     with mirror(
         checkpoint,
         targets,
-        mode=form,
+        mode=cast(MirrorMode, mode),
         name=name,
         replace=replace,
         token=token,

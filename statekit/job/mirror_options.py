@@ -16,8 +16,8 @@ from statekit.shown import shown
 from statekit.sinks.protocol.sink import TableSink
 from statekit.timestamp import duration_to_micros
 
-MirrorMode = Literal["table", "changes"]
-"""The rows of a state, or a log of its changes."""
+MirrorMode = Literal["table", "changes", "history"]
+"""The rows of a state, a log of its changes, or the versions of its rows."""
 
 LEASE_PREFIX = "mirror-"
 """The beginning of the names of leases, by which metrics distinguish mirrors from readers."""
@@ -30,7 +30,8 @@ class MirrorOptions:
     Parameters:
         tables: the operator and the state, such as "totals.sum", each with the sink of its table.
             After each step, all tables are at the same epoch.
-        mode: "table" for the rows of the state; "changes" for a log of all changes.
+        mode: "table" for the rows of the state; "changes" for a log of all changes; "history" for
+            the versions of its rows, with `valid_from` and `valid_until`.
         name: of the mirror, under which the checkpoint keeps its position and its lease. None for a
             name made of the states. Two mirrors of one state need two names.
         replace: replace the rows of a table that has rows of others. None of them are kept.
@@ -71,7 +72,16 @@ class MirrorOptions:
     def __post_init__(self) -> None:
         _check_tables(self.tables)
         if self.mode not in get_args(MirrorMode):
-            raise StateTypeError(f"mode={shown(self.mode, 50)}: give 'table' or 'changes'")
+            raise StateTypeError(
+                f"mode={shown(self.mode, 50)}: give 'table', 'changes' or 'history'"
+            )
+        for state, sink in self.tables.items():
+            if self.mode == "history" and sink.by_key(["key"], "deleted") is None:
+                raise StateTypeError(
+                    f"mirror of {state}: mode='history' changes rows by their key, which "
+                    f"{shown(sink, 100)} cannot: choose sinks.delta, sinks.iceberg or "
+                    "sinks.postgres"
+                )
         check_reader_name("name", self.known_as)
         check_reader_name("name", self.lease_name)
         lease_ttl_us(self.lease_ttl, "lease_ttl")

@@ -50,6 +50,7 @@ from statekit.mirrors.mirror_position import (
     stored_position,
 )
 from statekit.mirrors.mirrored_state import MirroredState
+from statekit.mirrors.versions import is_rollback
 from statekit.query.changes.state_changes import StateChanges
 from statekit.query.rows.epochs import EpochReader, next_manifest
 from statekit.sinks.protocol.sink import (
@@ -99,7 +100,8 @@ def mirror(
         states: the operator and the state, such as "totals.sum"; or several of them, each with its
             sink, which are at the same epoch after each step.
         to: the sink of the table, such as `sinks.delta(path)`. The mirror chooses its mode and key.
-        mode: "table" for the rows of the state; "changes" for a log of all changes.
+        mode: "table" for the rows of the state; "changes" for a log of all changes; "history" for
+            the versions of its rows, with `valid_from` and `valid_until`.
         name: of the mirror, under which the checkpoint keeps its position and its lease, which has
             `mirror-` before it. None for a name made of the states. Two mirrors of one state need
             two names.
@@ -470,7 +472,12 @@ class Mirror(Closing):
                 break
             if found and not all(state.has_same_type(last, after) for state in self._states):
                 break
+            takes_back = self._mode == "history" and is_rollback(last, after)
+            if found and takes_back:
+                break
             found.append(after)
+            if takes_back:
+                break
             mutations += sum(
                 piece.mutations
                 for state in self._states
@@ -489,6 +496,7 @@ class Mirror(Closing):
         if number is None:
             known = [-1 if state.last is None else state.last for state in self._states]
             number = max(step.last.epoch, self._number + 1, max(known) + 1)
+        self._check_history(step)
         for state in self._states:
             with sink_failures(state.name, step.last.epoch):
                 state.claim()
@@ -505,6 +513,21 @@ class Mirror(Closing):
         self._at, self._number, self._pending = step.last, number, None
         self._hold(step.last.epoch)
 
+    def _check_history(self, step: _Step) -> None:
+        """Check that no history is replaced because the epochs after it are not known.
+
+        Raises:
+            QueryError: it would be.
+        """
+        is_first = step.number is not None or all(state.last is None for state in self._states)
+        if self._mode == "history" and step.before is None and not (is_first or self._replaces):
+            raise QueryError(
+                f"mirror {self.name!r} cannot continue its history: the epochs after the last one "
+                "that it has were collected, or the checkpoint was replaced. The tables are "
+                "unchanged. Give another name and another table, or replace=True (--replace) for a "
+                "new history in place of this one"
+            )
+
     def _prepare(self, state: MirroredState, manifest: EpochManifest) -> None:
         with sink_failures(state.name, manifest.epoch):
             state.prepare(self.name, manifest, replaces=self._replaces)
@@ -514,7 +537,9 @@ class Mirror(Closing):
         assert state.outputs is not None, "it was prepared"
         assert self._lease is not None, "it was taken"
         is_whole = state.name in step.whole
-        replaces_all = is_whole and (self._mode == "table" or state.replaces_others)
+        if self._mode == "history" and number == state.last:
+            return None  # it has the step, and cannot say any more how it was before
+        replaces_all = is_whole and (self._mode != "changes" or state.replaces_others)
         attempt = Attempt(
             outputs=state.outputs,
             epoch=number,

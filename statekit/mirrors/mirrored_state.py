@@ -13,8 +13,9 @@ from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import StateSchemaError
+from statekit.mirrors.versions import StoredVersions, Versions, is_rollback
 from statekit.query.changes.change_table import DELETED, Form
-from statekit.query.changes.resolved_changes import Resolver
+from statekit.query.changes.resolved_changes import ResolvedChanges, Resolver
 from statekit.query.changes.state_changes import StateChanges, StoredChanges
 from statekit.sinks.protocol.output_schema import schema_for_sinks
 from statekit.sinks.protocol.sink import Outputs, SinkIdentity, TableSink
@@ -96,13 +97,16 @@ class MirroredState:
             sink = self._given.appending()
         else:
             keys = [*table.key_names, *table.place_names]
-            sink = self._given.by_key(keys, DELETED) or self._given
+            of_version = ["from_epoch"] if self._mode == "history" else []
+            sink = self._given.by_key([*keys, *of_version], DELETED) or self._given
         self._sink = sink
         if self.outputs is None or checkpoint != self.outputs.checkpoint:
             sink.create(outputs)
             self.last = sink.last_epoch(outputs)
             self._check_own(sink, outputs, replaces=replaces)
-        begin = sink.begin if is_log else sink.begin_owned
+        is_extended = self._mode == "history" and self.last is not None
+        keeps = is_log or (is_extended and not self.replaces_others)
+        begin = sink.begin if keeps else sink.begin_owned
         begin(outputs)
         self.outputs = outputs
 
@@ -186,7 +190,11 @@ class MirroredState:
         changes = self.changes
         if self._mode == "changes":
             yield from changes.batches_of(after, "snapshot", [StoredChanges((), cleared=None)])
-        if self._is_resolved(after):
+        if self._mode == "history":
+            self.forget()
+            resolved = self._advance(after)
+            yield from self._versions.batches(None, after, resolved)
+        elif self._is_resolved(after):
             self.forget()
             yield from self._advanced(after)
         else:
@@ -197,6 +205,9 @@ class MirroredState:
         self, before: EpochManifest, epochs: Sequence[EpochManifest]
     ) -> Iterator[pa.RecordBatch]:
         changes = self.changes
+        if self._mode == "history":
+            yield from self._changed_versions(before, epochs)
+            return
         if not self._is_resolved(before) and not self._is_resolved(epochs[-1]):
             for piece in changes.pieces(before, epochs):
                 yield from changes.batches(piece)
@@ -208,6 +219,25 @@ class MirroredState:
         for after in epochs:
             yield from self._advanced(after)
 
+    def _changed_versions(
+        self, before: EpochManifest, epochs: Sequence[EpochManifest]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the versions that begin or end in some epochs. A rollback is the only one."""
+        assert self.outputs is not None, "it was prepared"
+        if self._resolved != before:
+            self.forget()
+            rows = self._advance(before).now
+            self._versions.load(before, rows, StoredVersions(self.sink, self.outputs))
+        for after in epochs:
+            resolved = self._advance(after)
+            if is_rollback(before, after):
+                stored = StoredVersions(self.sink, self.outputs)
+                yield from self._versions.taken_back(after, resolved.now, stored)
+                self.forget()
+            else:
+                yield from self._versions.batches(before, after, resolved)
+            before = after
+
     def _is_resolved(self, manifest: EpochManifest) -> bool:
         """Return whether rows of the state can be removed without a mutation of their own."""
         rows = self.changes.rows(manifest)
@@ -215,14 +245,22 @@ class MirroredState:
 
     def _advanced(self, after: EpochManifest) -> Iterator[pa.RecordBatch]:
         """Advance the local copy to an epoch, and yield what it changes."""
+        resolved = self._advance(after)
+        yield from self.changes.batches_of(after, resolved.kind, resolved.stored())
+
+    def _advance(self, after: EpochManifest) -> ResolvedChanges:
+        """Advance the local copy to an epoch, and return what it changes."""
         changes, before = self.changes, self._resolved
         if self._resolver is None:
             place = self._of_resolver.enter_context(scratch_directory("mirror", self._directory))
             self._resolver = Resolver(changes.epochs, self._operator, place, self._rocksdb)
             self._of_resolver.callback(self._resolver.close)
+            if self._mode == "history":
+                self._versions = Versions(changes, place / "versions", self._rocksdb)
+                self._of_resolver.callback(self._versions.close)
         resolved = self._resolver.advance(after, changes.rows(after), changes.kind(before, after))
         self._resolved = after
-        yield from changes.batches_of(after, resolved.kind, resolved.stored())
+        return resolved
 
     def forget(self) -> None:
         """Remove the local copy."""

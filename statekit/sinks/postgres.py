@@ -147,6 +147,16 @@ class Postgres(TableSink):
         run = self.database.transaction
         return bool(run(_user(outputs), lambda session: session.rows(statement)[0][0]))
 
+    def stored(self, outputs: Outputs, columns: Sequence[str], null: str | None = None) -> pa.Table:
+        names = ", ".join(map(quoted_name, columns))
+        where = "" if null is None else f" WHERE {quoted_name(null)} IS NULL"
+        statement = f"SELECT {names} FROM {self._target(outputs).name}{where}"
+        rows = self.database.transaction(_user(outputs), lambda session: session.rows(statement))
+        schema = pa.schema([outputs.schema.field(name) for name in columns])
+        values = list(zip(*rows, strict=True)) or [()] * len(schema)
+        arrays = [pa.array(own, field.type) for own, field in zip(values, schema, strict=True)]
+        return pa.table(arrays, schema=schema)
+
     def last_writer(self, outputs: Outputs) -> SinkIdentity | None:
         run = self._run(outputs)
         if run.is_of_new_table:

@@ -26,8 +26,9 @@ def test_the_examples_of_mirrors_write_what_they_say(
     assert (beside.name, beside.epoch, beside.error) == ("spending.total", 0, None)
     rows = DeltaTable(given["place"] / "beside").to_pyarrow_table().to_pylist()
     assert {row["customer"]: row["value"] for row in rows} == {"ada": 700, "bob": 300, "eve": 50}
-    table, followed, log = (sorted(rows, key=str) for rows in printed)
+    table, followed, log, history = (sorted(rows, key=str) for rows in printed)
     assert table == [{"customer": "ada", "value": 700}, {"customer": "bob", "value": 300}]
     assert followed == [{"epoch": 0, "behind": 0}]
     assert log == [{"op": "upsert", **row} for row in table]
+    assert history == [{**row, "from_epoch": 0, "until_epoch": None} for row in table]
     assert DeltaTable(given["place"] / "first").to_pyarrow_table().num_rows == 2

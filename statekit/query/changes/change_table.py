@@ -9,7 +9,8 @@
 
 This is the form "changes". The form "table" is for sinks that replace rows by their key. It has
 `expires` only if the state has a TTL, no columns of the epoch, and `_deleted` at its end: whether
-`op` is not "upsert".
+`op` is not "upsert". The form "history" has a version of a row in its place, which began in the
+epoch: `valid_from`, `valid_until`, `from_epoch` and `until_epoch` come before `_deleted`.
 
 Names give way as in tables of states: to the columns above, then to those of the value.
 """
@@ -70,7 +71,17 @@ _OP = pa.field("op", pa.string())
 DELETED = "_deleted"
 _DELETED = pa.field(DELETED, pa.bool_())
 
-Form = Literal["changes", "table"]
+VERSION = (
+    pa.field("valid_from", TIMESTAMP),
+    pa.field("valid_until", TIMESTAMP),
+    pa.field("from_epoch", pa.int64()),
+    pa.field("until_epoch", pa.int64()),
+)
+"""The columns of a version: the times and the epochs of its begin and its end."""
+
+_FROM, _UNTIL, _FROM_EPOCH, _UNTIL_EPOCH = VERSION
+
+Form = Literal["changes", "table", "history"]
 """The form of a change table."""
 
 _MARKS: dict[Form, dict[pa.Field, Callable[[ChangeFacts, str], object]]] = {
@@ -79,6 +90,13 @@ _MARKS: dict[Form, dict[pa.Field, Callable[[ChangeFacts, str], object]]] = {
         _OP: lambda epoch, op: op,
     },
     "table": {_DELETED: lambda epoch, op: op != "upsert"},
+    "history": {
+        _FROM: lambda epoch, op: epoch.processing_time,
+        _UNTIL: lambda epoch, op: None,
+        _FROM_EPOCH: lambda epoch, op: epoch.epoch,
+        _UNTIL_EPOCH: lambda epoch, op: None,
+        _DELETED: lambda epoch, op: op != "upsert",
+    },
 }
 """The columns beside those of the state, by form, with their values in all rows of a batch."""
 

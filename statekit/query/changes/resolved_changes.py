@@ -71,22 +71,43 @@ class RowsAt:
         row = self.stored.get(self.rows.state.name, row_key)
         return None if row is None or self.rows.is_expired(row, self.now_us) else row
 
-    def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
-        """Yield the rows in a range that have not expired."""
-        stored = self.stored.scan(self.rows.state.name, start, end)
-        return self.rows.unexpired(stored, self.now_us)
+    def scan(self, start: bytes, end: bytes, *, expired: bool = False) -> Iterator[Row]:
+        """Yield the rows in a range.
 
-    def all(self) -> Iterator[Row]:
-        """Yield all rows that have not expired. The row keys of operator state begin with the
-        number of the shard instead of its key group.
+        Parameters:
+            expired: whether with those that have expired.
+        """
+        stored = self.stored.scan(self.rows.state.name, start, end)
+        return stored if expired else self.rows.unexpired(stored, self.now_us)
+
+    def all(self, *, expired: bool = False) -> Iterator[Row]:
+        """Yield all rows. The row keys of operator state begin with the number of the shard instead
+        of its key group.
+
+        Parameters:
+            expired: whether with those that have expired.
         """
         if not self.rows.is_local:
-            yield from self.scan(*_ALL)
+            yield from self.scan(*_ALL, expired=expired)
             return
         for number, shard in enumerate(self.manifest.operators[self.rows.operator.name].shards):
             prefix, of_shard = pack_group(shard.first_group), number.to_bytes(_SHARD_BYTES, "big")
-            for row_key, row in self.scan(prefix, prefix_end(prefix)):
+            for row_key, row in self.scan(prefix, prefix_end(prefix), expired=expired):
                 yield of_shard + row_key[GROUP_BYTES:], row
+
+    def by_shard(self, *, expired: bool = False) -> Iterator[tuple[int | None, Iterator[Row]]]:
+        """Yield all rows: those of operator state by shard, with row keys without it; others
+        together, with None.
+
+        Parameters:
+            expired: whether with those that have expired.
+        """
+        rows = self.all(expired=expired)
+        if not self.rows.is_local:
+            yield None, rows
+            return
+        for shard, own in groupby(rows, lambda row: row[0][:_SHARD_BYTES]):
+            yield int.from_bytes(shard), ((key[_SHARD_BYTES:], row) for key, row in own)
 
 
 @dataclass(frozen=True)
@@ -108,20 +129,20 @@ class ResolvedChanges:
     def changes(self) -> Iterator[Change]:
         """Yield the changes, each with the value before."""
         rows, rows_before = self.now.rows, self._rows_before
-        for shard, (row_key, old, new) in self._unequal():
+        for shard, (row_key, old, new) in self.unequal():
             earlier = None if old is None or rows_before is None else rows_before.value(old)
             yield change_of_row(rows, row_key, new, shard, earlier)
 
     def stored(self) -> Iterator[StoredChanges]:
         """Yield the changes as they are stored, for each shard of operator state apart."""
-        for shard, own in groupby(self._unequal(), itemgetter(0)):
+        for shard, own in groupby(self.unequal(), itemgetter(0)):
             yield StoredChanges(((row_key, new) for _, (row_key, _, new) in own), shard=shard)
 
     @property
     def _rows_before(self) -> StateRows | None:
         return None if self.before is None else self.before.rows
 
-    def _unequal(self) -> Iterator[tuple[int | None, TwoRows]]:
+    def unequal(self) -> Iterator[tuple[int | None, TwoRows]]:
         """Yield the changed rows; those of operator state with their shard, and row keys without
         it.
         """

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -99,6 +100,10 @@ class DeltaLog(TableLog):
     @property
     def has_files(self) -> bool:
         return bool(self.table.file_uris())
+
+    def rows(self, columns: Sequence[str], null: str | None) -> pa.Table:
+        wanted = None if null is None else pc.field(null).is_null()
+        return self.table.to_pyarrow_dataset().to_table(columns=list(columns), filter=wanted)
 
     def files(self, epochs: EpochRanges) -> list[Any]:
         actions = pa.table(self.table.get_add_actions(flatten=True))

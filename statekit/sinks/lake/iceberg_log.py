@@ -24,6 +24,7 @@ from pyiceberg.expressions import (
     And,
     BooleanExpression,
     GreaterThanOrEqual,
+    IsNull,
     LessThanOrEqual,
     Reference,
 )
@@ -153,6 +154,10 @@ class IcebergLog(TableLog):
     @property
     def has_files(self) -> bool:
         return bool(self._live(self.table.current_snapshot()))
+
+    def rows(self, columns: Sequence[str], null: str | None) -> pa.Table:
+        wanted = AlwaysTrue() if null is None else IsNull(term=Reference(null))
+        return self.table.scan(row_filter=wanted, selected_fields=tuple(columns)).to_arrow()
 
     def files(self, epochs: EpochRanges) -> list[Any]:
         return [

@@ -91,6 +91,15 @@ class TableLog(ABC):
         """Whether the table has any data files."""
 
     @abstractmethod
+    def rows(self, columns: Sequence[str], null: str | None) -> pa.Table:
+        """Return rows of the table.
+
+        Parameters:
+            columns: their names.
+            null: a column that is null in the rows; None for all rows.
+        """
+
+    @abstractmethod
     def files(self, epochs: EpochRanges) -> list[Any]:
         """Return the files in the table that this sink has added for some epochs."""
 

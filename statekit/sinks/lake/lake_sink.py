@@ -75,6 +75,12 @@ class LakeSink(TableSink):
         with self.failures():
             return self.log(outputs).has_files
 
+    def stored(self, outputs: Outputs, columns: Sequence[str], null: str | None = None) -> pa.Table:
+        with self.failures():
+            rows = self.log(outputs).rows(columns, null)
+        types = pa.schema([outputs.schema.field(name) for name in columns])
+        return rows.select(list(columns)).cast(types)
+
     def last_writer(self, outputs: Outputs) -> SinkIdentity | None:
         with self.failures():
             return self.log(outputs).last_writer()

@@ -238,6 +238,15 @@ class TableSink(Sink):
     def has_rows(self, outputs: Outputs) -> bool:
         """Return whether the table has any rows, of whichever writer. The table was created."""
 
+    def stored(self, outputs: Outputs, columns: Sequence[str], null: str | None = None) -> pa.Table:
+        """Return rows of the table, with the types of the outputs. Needed if `by_key` is not None.
+
+        Parameters:
+            columns: their names.
+            null: a column that is null in the rows; None for all rows.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def last_writer(self, outputs: Outputs) -> SinkIdentity | None:
         """Return the sink that has written the last epoch of the table; None if none is known."""

@@ -1,0 +1,212 @@
+"""Mirrors with history, compared with a model in plain Python: the versions of all rows that the
+states after each epoch lead to, through rollbacks, rescales, kills and steps of several epochs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+import statekit as sk
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.rollback import plan
+from statekit.testing import Harness
+from statekit.timestamp import instant
+from tests.support.effort import SOAK
+from tests.support.mirrors import DyingDelta, Killed, Sale
+
+STATES = ("total", "by_cents", "recent", "last")
+HISTORIES = 200 if SOAK else 3
+STEPS = 14
+
+
+@sk.process(key="user")
+def sales(
+    sale: Sale,
+    total: sk.ValueState[int],
+    by_cents: sk.MapState[int, int],
+    recent: Annotated[sk.MapState[int, str], sk.TTL("1 hour")],
+    last: Annotated[sk.ListState[int], sk.TTL("1 hour")],
+) -> None:
+    if not sale.cents:
+        total.clear()
+        by_cents.clear()
+        return
+    total.update((total.get() or 0) + sale.cents)
+    by_cents[sale.cents] = (by_cents.get(sale.cents) or 0) + 1
+    recent[sale.cents] = sale.user
+    last.append(sale.cents)
+
+
+Version = tuple[str, int, int | None]
+"""Of a row: its value as text, and the epochs in which it began and ended."""
+
+
+class Model:
+    """The versions of the rows of one state."""
+
+    def __init__(self) -> None:
+        self.versions: dict[Any, list[Version]] = {}
+
+    def put(self, epoch: int, rows: dict[Any, str]) -> None:
+        """Take the rows of the state after an epoch."""
+        for key in self.versions.keys() | rows.keys():
+            own = self.versions.setdefault(key, [])
+            value, begin, end = own[-1] if own else ("", 0, 0)
+            if end is None and value == rows.get(key):
+                continue
+            if end is None:
+                own[-1] = value, begin, epoch
+            if key in rows:
+                own.append((rows[key], epoch, None))
+
+    def roll_back(self, last: int) -> None:
+        """Forget all epochs after this one."""
+        for key, own in self.versions.items():
+            self.versions[key] = [
+                (value, begin, end if end is not None and end <= last else None)
+                for value, begin, end in own
+                if begin <= last
+            ]
+
+
+class Histories:
+    """A random history of a checkpoint, its models and its mirror."""
+
+    def __init__(self, home: Path, seed: int, table: Callable[[Path, str], Any]) -> None:
+        self.home, self.table, self.chosen = home, table, random.Random(seed)
+        self.job = Harness(sales, checkpoint=home / "job", parallelism=2)
+        self.models = {name: Model() for name in STATES}
+        self.seen, self.minutes = -1, 0
+        self.is_begun = False
+
+    def run(self) -> None:
+        self.send()
+        steps = [self.send] * 4 + [self.follow] * 3 + [self.roll_back, self.rescale, self.die]
+        for _ in range(STEPS):
+            self.chosen.choice(steps)()
+        self.follow()
+
+    def send(self) -> None:
+        count = self.chosen.randrange(1, 12)
+        users = [f"u{self.chosen.randrange(8)}" for _ in range(count)]
+        self.minutes += self.chosen.randrange(40)
+        self.job.set_clock(instant(self.minutes * 60_000_000))
+        self.job.send(*(Sale(user, self.chosen.randrange(4)) for user in users))
+        self.look()
+
+    def look(self) -> None:
+        """Let the models take the epochs that are new."""
+        repository = Repository(self.home / "job")
+        for epoch in range(self.seen + 1, repository.epochs()[-1] + 1):
+            if self.is_begun:
+                for name, model in self.models.items():
+                    model.put(epoch, self.rows(name, epoch))
+            self.seen = epoch
+
+    def rows(self, name: str, epoch: int) -> dict[Any, str]:
+        rows = sk.read(self.home / "job", "sales", name, epoch).read_all().to_pylist()
+        return {
+            (row["user"], row.get("map_key", row.get("position"))): value_of(row) for row in rows
+        }
+
+    def roll_back(self) -> None:
+        repository = Repository(self.home / "job")
+        kept = [each for each in repository.epochs() if not self.is_begun or each >= self.first]
+        current = repository.manifest(kept[-1])
+        kept = [each for each in kept if not current.has_abandoned(each)]
+        last = self.chosen.choice(kept)
+        if last == kept[-1]:
+            return
+        plan(repository, last).carry_out()
+        if repository.epochs()[-1] == kept[-1]:
+            return  # the last epoch is a rollback to this one already
+        for model in self.models.values():
+            model.roll_back(last)
+        self.look()
+        self.job = Harness(sales, checkpoint=self.home / "job", parallelism=2)
+
+    def rescale(self) -> None:
+        self.job.rescale(self.chosen.randrange(1, 5))
+        self.look()
+
+    def die(self) -> None:
+        """Follow, and die before or after a commit."""
+        DyingDelta.dies = self.chosen.randrange(4), bool(self.chosen.randrange(2))
+        with suppress(Killed):
+            self.follow()
+        DyingDelta.dies = None
+
+    def follow(self) -> None:
+        """Follow, and compare the tables with the models."""
+        if not self.is_begun:
+            self.is_begun, self.first = True, self.seen
+            for name, model in self.models.items():
+                model.put(self.seen, self.rows(name, self.seen))
+        tables = {f"sales.{name}": self.table(self.home, name) for name in STATES}
+        with sk.mirror(self.home / "job", tables, mode="history", name="all") as mirror:
+            assert mirror.catch_up() == self.seen
+        for name in STATES:
+            self.compare(name)
+
+    def compare(self, name: str) -> None:
+        found = stored_rows(self.table(self.home, name), self.home / name)
+        expected = [
+            (key[0], value, begin, end)
+            for key, own in self.models[name].versions.items()
+            for value, begin, end in own
+        ]
+        shown = [
+            (row["user"], value_of(row), row["from_epoch"], row["until_epoch"]) for row in found
+        ]
+        if name == "last":  # positions of elements are of the table alone
+            current = [(user, value) for user, value, _, end in shown if end is None]
+            rows = self.rows(name, self.seen).items()
+            assert sorted(current) == sorted((key[0], value) for key, value in rows)
+        else:
+            assert sorted(shown, key=str) == sorted(expected, key=str), name
+        repository = Repository(self.home / "job")
+        for row in found:
+            for time, epoch in (("valid_from", "from_epoch"), ("valid_until", "until_epoch")):
+                of = None if row[epoch] is None else repository.manifest(row[epoch])
+                assert row[time] == (None if of is None else instant(of.processing_time_us))
+
+
+def value_of(row: dict[str, Any]) -> str:
+    """The value, with the time when it expires."""
+    return f"{row['value']} {row.get('expires')}"
+
+
+def stored_rows(table: Any, path: Path) -> list[dict[str, Any]]:
+    """All rows of a table."""
+    if isinstance(table, DyingDelta):
+        from deltalake import DeltaTable
+
+        found: list[dict[str, Any]] = DeltaTable(table.path).to_pyarrow_table().to_pylist()
+        return found
+    from pyiceberg.catalog import load_catalog
+
+    root = path.parent / "lake"
+    catalog = load_catalog("default", type="sql", uri=f"sqlite:///{root}/catalog.db")
+    rows: list[dict[str, Any]] = catalog.load_table(table.table).scan().to_arrow().to_pylist()
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_tables_with_history_have_the_versions_of_the_model(tmp_path: Path, seed: int) -> None:
+    Histories(tmp_path, seed, lambda home, name: DyingDelta.at(home / name)).run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(HISTORIES // 3))
+def test_tables_of_iceberg_with_history_have_them_too(tmp_path: Path, seed: int) -> None:
+    def table(home: Path, name: str) -> Any:
+        return sk.sinks.iceberg(f"shop.{name}", warehouse=home / "lake")
+
+    Histories(tmp_path, seed, table).run()

@@ -10,11 +10,13 @@ import typer
 
 from statekit import sinks
 from statekit.checkpoint.leases.reader_lease import LEASE_TTL
+from statekit.checkpoint.repository import Repository
 from statekit.cli.arguments import AllowPickle, Checkpoint, WideInts
 from statekit.cli.tables import say
 from statekit.errors import StateTypeError
 from statekit.job.mirror_options import MirrorMode
 from statekit.mirrors.mirror import Mirror, mirror
+from statekit.mirrors.registered import forget_mirror
 from statekit.sinks.protocol.sink import TableSink
 
 _STATE = "{state}"
@@ -23,15 +25,17 @@ _STATE = "{state}"
 
 def mirror_states(
     checkpoint: Checkpoint,
-    states: Annotated[list[str], typer.Argument(help="OPERATOR.STATE, one or several.")],
+    states: Annotated[
+        list[str] | None, typer.Argument(help="OPERATOR.STATE, one or several.")
+    ] = None,
     to: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="delta:PATH, parquet:PATH, iceberg:WAREHOUSE#TABLE or postgres:URL#TABLE. The "
             "warehouse is a local directory, or the name of a configured catalog. {state} stands "
             "for OPERATOR_STATE."
         ),
-    ],
+    ] = None,
     mode: Annotated[
         str,
         typer.Option(
@@ -61,8 +65,17 @@ def mirror_states(
     ] = None,
     wide_ints: WideInts = False,
     allow_pickle: AllowPickle = False,
+    forget: Annotated[
+        str | None,
+        typer.Option(help="Remove the mirror of this name, which has ended. Its tables stay."),
+    ] = None,
 ) -> None:
     """Keep tables equal to states, epoch by epoch. It can be stopped and killed at any time."""
+    if forget is not None:
+        forget_mirror(Repository(checkpoint, create=False), forget)
+        return
+    if not states or to is None:
+        raise StateTypeError("give OPERATOR.STATE and --to, or --forget. Nothing was written")
     targets = {state: target_of(to, state, is_alone=len(states) == 1) for state in states}
     if mode not in get_args(MirrorMode):
         raise StateTypeError(f"--mode {mode}: give table, changes or history. Nothing was written")

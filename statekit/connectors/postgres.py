@@ -61,6 +61,9 @@ _ADVICE = {
 }
 
 
+_LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
+
+
 @dataclass(frozen=True, repr=False)
 class Database:
     """A database, by the URL or the connection string of libpq. Its repr has no password.
@@ -107,6 +110,23 @@ class Database:
         host = parts.get("host", parts.get("hostaddr", os.environ.get("PGHOST", "localhost")))
         port = parts.get("port", os.environ.get("PGPORT", "5432"))
         return f"postgresql://{user}{host}:{port}/{parts.get('dbname', '')}"
+
+    @property
+    def location(self) -> tuple[str, str, str]:
+        """Host, port and database, equal for the spellings of one database.
+
+        >>> one = Database("postgresql://ada:secret@DB.example/shop")
+        >>> one.location == Database("host=db.example dbname=shop port=5432").location
+        True
+        """
+        parts = self._parameters()
+        host = parts.get("host", parts.get("hostaddr", os.environ.get("PGHOST", ""))).lower()
+        user = parts.get("user", os.environ.get("PGUSER", ""))
+        return (
+            "localhost" if host in _LOCAL_HOSTS else host,
+            parts.get("port", os.environ.get("PGPORT", "5432")),
+            parts.get("dbname", os.environ.get("PGDATABASE", user)),
+        )
 
     def _parameters(self) -> dict[str, str]:
         """Return the parameters of connections.

@@ -61,7 +61,7 @@ class MirrorOptions:
     name: str | None = None
     replace: bool = False
     every: dt.timedelta | str = "500 ms"
-    catch_up_within: dt.timedelta | str = "20 seconds"
+    catch_up_within: dt.timedelta | str = "1 minute"
     poll: dt.timedelta | str | None = None
     lease_ttl: dt.timedelta | str = LEASE_TTL
     wide_ints: bool = False

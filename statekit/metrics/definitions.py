@@ -169,6 +169,11 @@ MIRROR_RUNNING = _gauge(
     "Whether the process of a mirror beside the job runs: 1, or 0 after it has ended.",
     "job mirror",
 )
+MIRROR_EPOCHS_BEHIND = _gauge(
+    "statekit_mirror_epochs_behind",
+    "Committed epochs that the tables of a mirror do not have, also after the mirror has ended.",
+    "job mirror",
+)
 LEASE_EPOCHS_BEHIND = _gauge(
     "statekit_lease_epochs_behind",
     "Committed epochs that a named reader has not committed.",

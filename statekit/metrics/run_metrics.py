@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from statekit.checkpoint.gc.readers import LeaseHeadroom
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
@@ -19,6 +19,7 @@ from statekit.metrics.definitions import (
     LEASE_EXPIRY,
     LEASE_HEADROOM,
     LEASE_HEADROOM_EPOCHS,
+    MIRROR_EPOCHS_BEHIND,
     MIRROR_RUNNING,
     RECORDS_IN,
     RECORDS_OUT,
@@ -70,8 +71,10 @@ class RunMetrics:
         self._last = None if last is None else EpochMetrics(job, last)
         self.source_lags: dict[str, int] = {}
         """Records behind the last epoch, by source. The thread that commits sets it."""
-        self.running_mirrors: Callable[[], Mapping[str, bool]] = dict
-        """Returns whether each mirror beside the job runs. The start of the run sets it."""
+        self.mirrors: Callable[[], Iterable[tuple[str, bool, int | None]]] = tuple
+        """Returns the name of each mirror beside the job, whether it runs, and its epoch. The start
+        of the run sets it.
+        """
 
     def committed(self, manifest: EpochManifest, seconds: float) -> None:
         """Count a committed epoch.
@@ -115,10 +118,11 @@ class RunMetrics:
             ]
         samples += (Sample(metric, (job, name), count) for (metric, name), count in counts)
         samples += (Sample(SOURCE_LAG, (job, name), lag) for name, lag in self.source_lags.items())
-        samples += (
-            Sample(MIRROR_RUNNING, (job, name), int(is_running))
-            for name, is_running in self.running_mirrors().items()
-        )
+        for name, is_running, epoch in self.mirrors():
+            samples.append(Sample(MIRROR_RUNNING, (job, name), int(is_running)))
+            if last is not None and epoch is not None:
+                behind = max(0, last.manifest.epoch - epoch)
+                samples.append(Sample(MIRROR_EPOCHS_BEHIND, (job, name), behind))
         if last is not None:
             samples += last.samples(self._now_us())
             samples += self._of_leases(last.manifest.epoch)

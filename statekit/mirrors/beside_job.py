@@ -61,9 +61,9 @@ class MirrorsBesideJob(Closing):
         """How far each mirror is."""
         return tuple(process.progress for process in self._processes)
 
-    def running(self) -> dict[str, bool]:
-        """Return whether each mirror runs, by its name."""
-        return {mirror.name: mirror.is_running for mirror in self.progress}
+    def facts(self) -> list[tuple[str, bool, int | None]]:
+        """Return the name of each mirror, whether it runs, and its epoch, for metrics."""
+        return [(mirror.name, mirror.is_running, mirror.epoch) for mirror in self.progress]
 
     def close(self) -> None:
         for process in self._processes:

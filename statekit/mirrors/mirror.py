@@ -579,6 +579,7 @@ class Mirror(Closing):
             start=None if step.before is None else str(step.before.id),
             end=str(step.last.id),
             tables=tables,
+            places={state.name: state.place for state in self._states},
         )
         store_position(self._repository, position)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import Field
+
 from statekit.checkpoint.paths import mirror_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import Count, Record, Sealed
@@ -42,6 +44,7 @@ class MirrorPosition(Sealed):
             written as a whole.
         end: the position after it.
         tables: by state, as "operator.state".
+        places: of the tables, by state, for people; earlier versions did not write them.
     """
 
     title: ClassVar[str] = "the position of a mirror"
@@ -52,6 +55,7 @@ class MirrorPosition(Sealed):
     start: StoredText | None
     end: StoredText
     tables: dict[str, TableNumbers]
+    places: dict[str, StoredText] = Field(default_factory=dict)
 
 
 def stored_position(repository: Repository, name: str) -> MirrorPosition | None:

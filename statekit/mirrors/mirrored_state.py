@@ -66,6 +66,11 @@ class MirroredState:
         self.replaces_others = False
 
     @property
+    def place(self) -> str:
+        """The place of the table, for people."""
+        return self._given.place
+
+    @property
     def sink(self) -> TableSink:
         """The sink of the table. It was prepared."""
         assert self._sink is not None, "a step prepares its tables"

@@ -389,7 +389,7 @@ def run(
         coordinator.guarantees = guarantees_of(outputs)
         runner.begin_sinks(outputs)
         mirrors = closing.enter_context(MirrorsBesideJob(mirrored, repository))
-        coordinator.metrics.running_mirrors = mirrors.running
+        coordinator.metrics.mirrors = mirrors.facts
         if endpoint is not None:
             endpoint.serve(job.name, coordinator.metrics)
         if outputs and checkpoint is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from statekit.checkpoint.object_store import StoreOptions, sync_path
+from statekit.checkpoint.object_store import StoreOptions, sync_path, without_credentials
 from statekit.checkpoint.store import Store
 from statekit.checkpoint.store_url import same_place
 from statekit.errors import ConnectorError, StatekitError
@@ -49,6 +49,10 @@ class Delta(LakeSink):
     @property
     def target(self) -> object:
         return same_place(self.path)
+
+    @property
+    def place(self) -> str:
+        return f"delta:{without_credentials(self.path)}"
 
     @cached_property
     def store(self) -> Store:

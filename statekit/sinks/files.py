@@ -13,6 +13,7 @@ from typing import IO, Literal
 
 import pyarrow as pa
 
+from statekit.checkpoint.object_store import without_credentials
 from statekit.checkpoint.store import Store, in_parallel
 from statekit.checkpoint.store_url import same_place
 from statekit.clock import unique_id
@@ -60,6 +61,10 @@ class Files(TableSink):
     @property
     def target(self) -> object:
         return same_place(self.path)
+
+    @property
+    def place(self) -> str:
+        return f"{self.format}:{without_credentials(self.path)}"
 
     @property
     def is_table(self) -> bool:

@@ -55,8 +55,16 @@ class Iceberg(LakeSink):
 
     @property
     def target(self) -> object:
-        catalog = self.catalog if isinstance(self.catalog, str) else frozenset(self.catalog.items())
-        return catalog, self.table
+        if isinstance(self.catalog, str):
+            return self.catalog, self.table
+        uri = self.catalog.get("uri")  # a catalog may be reached with other properties, too
+        others = frozenset(self.catalog.items())
+        return others if uri is None else uri.rstrip("/"), self.table
+
+    @property
+    def place(self) -> str:
+        named = self.catalog if isinstance(self.catalog, str) else self.catalog.get("warehouse", "")
+        return f"iceberg:{without_credentials(named)}#{self.table}"
 
     @cached_property
     def store(self) -> Store:

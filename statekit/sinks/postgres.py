@@ -134,10 +134,11 @@ class Postgres(TableSink):
     @property
     def target(self) -> object:
         names = name_parts(self.table)
-        return self.database.place.rpartition("@")[2], names if len(names) > 1 else (
-            "public",
-            *names,
-        )
+        return self.database.location, names if len(names) > 1 else ("public", *names)
+
+    @property
+    def place(self) -> str:
+        return f"postgres:{self.database.place}#{self.table}"
 
     def by_key(self, key: Sequence[str], delete: str) -> Postgres:
         return replace(self, mode="upsert", key=tuple(key), delete=delete)

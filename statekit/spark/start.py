@@ -99,7 +99,7 @@ def start_query(
         coordinator.guarantees = guarantees_of(sinks)
         runner.begin_sinks()
         mirrors = opened.enter_context(MirrorsBesideJob(mirrored, repository))
-        coordinator.metrics.running_mirrors = mirrors.running
+        coordinator.metrics.mirrors = mirrors.facts
         query: Query
         if sources:
             query = reading = SourceQuery(coordinator, runner, options, endpoint, mirrors)

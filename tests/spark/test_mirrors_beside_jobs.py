@@ -34,7 +34,9 @@ def test_a_table_equals_its_state_when_the_job_has_ended(runs: Runs, is_streamin
         {"events": given},
         {"counted": lambda df, epoch: None},
         checkpoint=runs.checkpoint,
-        mirror={"count.numbers": sk.sinks.delta(table)},
+        mirror=sk.MirrorOptions(
+            {"count.numbers": sk.sinks.delta(table)}, catch_up_within="5 minutes"
+        ),
         trigger={"availableNow": True} if is_streaming else None,
     )
     query.await_termination()

@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from statekit.checkpoint.epoch_id import EpochId
+from statekit.job.mirror_options import parted
 from statekit.query.replica.view import View
 from statekit.server.answers.problems import Problem
 from statekit.server.dashboard.charts import Chart, Unit, Values, chart
@@ -172,6 +173,26 @@ class JobFacts:
             ("bytes of state and timers", size(self.bytes), False),
             (f"late, last {len(recent)} epochs", count(late), False),
             *([(f"failed, last {len(recent)} epochs", count(failed), True)] if failed else []),
+        ]
+
+    def mirrors(self) -> list[dict[str, Any]]:
+        """Return the tables of the mirrors whose states a token may all read, for a table."""
+        kinds = {"running": "good", "stopped": "wait", "dead": "bad"}
+        may_read = partial(self.call.token.may_read, self.job.alias)
+        return [
+            {
+                "name": mirror.name,
+                "mode": mirror.mode,
+                "state": state,
+                "place": place,
+                "epoch": mirror.epoch,
+                "lag": mirror.lag(self.view.epoch),
+                "status": mirror.status,
+                "kind": kinds[mirror.status],
+            }
+            for mirror in self.job.mirrors
+            if all(may_read(*parted(each)) for each in mirror.places)
+            for state, place in mirror.places.items()
         ]
 
     def charts(self) -> list[Chart]:

@@ -143,8 +143,11 @@ def _status(summary: JobSummary, facts: JobFacts | None) -> tuple[str, str]:
 
 @routes.get(f"{PAGES}{{job}}", {})
 async def job_page(call: RouteCall) -> Response:
-    """Return the page of a job: numbers, plan, epochs over time, operators with their states."""
+    """Return the page of a job: numbers, plan, epochs over time, operators with their states, and
+    mirrors.
+    """
     facts = await last_facts(call, _EPOCHS)
     last = facts.epochs[-1]["operators"] if facts.epochs else {}
     plan = picture_of(facts.operators, last)
-    return facts.page("job", numbers=facts.numbers(), plan=plan, charts=facts.charts())
+    shown: dict[str, Any] = {"numbers": facts.numbers(), "charts": facts.charts()}
+    return facts.page("job", plan=plan, mirrors=facts.mirrors(), **shown)

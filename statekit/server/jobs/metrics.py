@@ -13,6 +13,7 @@ from statekit.metrics.definitions import (
     DISK_LIMIT,
     EPOCHS_BEHIND,
     FOLLOW_FAILING,
+    MIRROR_EPOCHS_BEHIND,
     OPEN_REQUESTS,
     REPLICA_HEADROOM,
     REQUEST_SECONDS,
@@ -90,6 +91,9 @@ class Metrics:
             yield from self._epoch(alias, job).samples(now_us())
             behind = max(0, (status.latest or 0) - status.epoch)
             yield Sample(EPOCHS_BEHIND, (alias,), behind)
+            for mirror in job.mirrors:
+                lag = mirror.lag(status.latest or status.epoch)
+                yield Sample(MIRROR_EPOCHS_BEHIND, (alias, mirror.name), lag)
             if status.headroom is not None:
                 yield Sample(REPLICA_HEADROOM, (alias,), status.headroom)
         yield Sample(WATCHERS, (), self._admission.taken("watchers"))

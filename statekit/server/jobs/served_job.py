@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +20,7 @@ from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.repository import Repository
 from statekit.clock import now_us, stopwatch_s
 from statekit.errors import QueryError, StatekitError
+from statekit.mirrors.registered import RegisteredMirror, registered_mirrors
 from statekit.query.replica.page_cursor import PageCursor
 from statekit.query.replica.replica import Replica
 from statekit.query.replica.view import View
@@ -33,6 +34,9 @@ _logger = logging.getLogger("statekit.server")
 _POLL_S = 0.5
 """Seconds that a thread waits for an epoch before it checks whether the server ends."""
 
+
+_MIRRORS_EVERY_S = 10.0
+"""Seconds between two reads of the mirrors of a job."""
 
 _FACTS_MAX = 10_000
 
@@ -114,6 +118,8 @@ class ServedJob:
         self._repository = Repository(checkpoint, create=False)
         self.history = EpochHistory(self._repository)
         """Facts of its epochs."""
+        self.mirrors: Sequence[RegisteredMirror] = ()
+        """Its mirrors, as they were some seconds ago."""
         self._facts: dict[tuple[EpochId, str | None], dict[str, Any]] = {}
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
@@ -140,7 +146,11 @@ class ServedJob:
 
         def watch() -> None:
             last = self.replica.epoch_id
+            read_s = -_MIRRORS_EVERY_S
             while not self._ends.is_set():
+                if stopwatch_s() - read_s >= _MIRRORS_EVERY_S:
+                    self._read_mirrors()
+                    read_s = stopwatch_s()
                 found = self.replica.wait_for_other(last, _POLL_S)
                 if found != last and not self._ends.is_set():
                     last = found
@@ -149,6 +159,12 @@ class ServedJob:
 
         self._thread = threading.Thread(target=watch, name=f"epochs of {self.alias}", daemon=True)
         self._thread.start()
+
+    def _read_mirrors(self) -> None:
+        try:
+            self.mirrors = registered_mirrors(self._repository)
+        except StatekitError as error:
+            _logger.warning("the mirrors of %s cannot be read: %s", self.alias, error)
 
     def _remember_epochs(self) -> None:
         """Read the facts of the last epochs, before the checkpoint removes their manifests."""

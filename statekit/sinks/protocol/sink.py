@@ -213,6 +213,11 @@ class TableSink(Sink):
         """The place of the table. It is equal for sinks that write to one table."""
 
     @property
+    @abstractmethod
+    def place(self) -> str:
+        """The kind and the place of the table as a text for people, without a password."""
+
+    @property
     def is_table(self) -> bool:
         """Whether the rows have types, so that the target is a table."""
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import os
 import signal
@@ -35,6 +36,12 @@ def tables(home: Path) -> dict[str, Any]:
     return {f"sales.{name}": sk.sinks.delta(home / name) for name in STATES}
 
 
+def patient(home: Path, **options: Any) -> sk.MirrorOptions:
+    """Mirrors whose last step may take any time."""
+    within = dt.timedelta(seconds=PATIENCE_S)
+    return sk.MirrorOptions(tables(home), catch_up_within=within, **options)
+
+
 def check(home: Path) -> None:
     """Compare the tables with the states after the last epoch."""
     for name in STATES:
@@ -64,7 +71,7 @@ def kill_mirror(home: Path) -> None:
 def test_tables_equal_the_states_when_the_run_has_ended(tmp_path: Path) -> None:
     records = [Sale(f"u{number % 7}", number % 5) for number in range(40)]
     run = sales_job().run(
-        {"sold": records}, checkpoint=tmp_path / "job", epoch_size=3, mirror=tables(tmp_path)
+        {"sold": records}, checkpoint=tmp_path / "job", epoch_size=3, mirror=patient(tmp_path)
     )
     (mirror,) = run.mirrors
     assert (mirror.epoch, mirror.is_running, mirror.error) == (run.last_epoch, False, None)
@@ -74,8 +81,12 @@ def test_tables_equal_the_states_when_the_run_has_ended(tmp_path: Path) -> None:
 
 def test_several_mirrors_run_beside_one_job(tmp_path: Path) -> None:
     mirrors = [
-        sk.MirrorOptions(tables(tmp_path), name="all"),
-        sk.MirrorOptions({"sales.total": sk.sinks.parquet(tmp_path / "log")}, mode="changes"),
+        patient(tmp_path, name="all"),
+        sk.MirrorOptions(
+            {"sales.total": sk.sinks.parquet(tmp_path / "log")},
+            mode="changes",
+            catch_up_within=dt.timedelta(seconds=PATIENCE_S),
+        ),
     ]
     job = sales_job()
     run = job.run({"sold": [Sale("ada", 1)]}, checkpoint=tmp_path / "job", mirror=mirrors)
@@ -86,7 +97,7 @@ def test_several_mirrors_run_beside_one_job(tmp_path: Path) -> None:
 def test_a_mirror_that_is_killed_is_reported_and_continued_by_the_next_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mirror = sk.MirrorOptions(tables(tmp_path), name="all", every="0 s")
+    mirror = patient(tmp_path, name="all", every="0 s")
 
     def records() -> Iterator[Sale]:
         yield from (Sale(f"u{number}", 1) for number in range(4))
@@ -116,7 +127,7 @@ def records_of(count: int) -> list[Sale]:
 def test_a_mirror_that_fails_leaves_the_job_alone(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "total"), pa.table({"user": ["eve"], "value": [1]}))
     run = sales_job().run(
-        {"sold": records_of(8)}, checkpoint=tmp_path / "job", mirror=tables(tmp_path)
+        {"sold": records_of(8)}, checkpoint=tmp_path / "job", mirror=patient(tmp_path)
     )
     (mirror,) = run.mirrors
     assert run.last_epoch == 0
@@ -131,13 +142,13 @@ def run_until_killed(home: Path) -> None:
         wait_until(lambda: epoch_of(home) >= 0)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    mirror = sk.MirrorOptions(tables(home), name="all", every="0 s")
+    mirror = patient(home, name="all", every="0 s")
     sales_job().run({"sold": records()}, checkpoint=home / "job", epoch_size=2, mirror=mirror)
 
 
 def test_the_mirror_of_a_killed_job_ends_and_continues_with_the_next_start(tmp_path: Path) -> None:
     assert exit_code(run_until_killed, tmp_path) == -signal.SIGKILL
-    mirror = sk.MirrorOptions(tables(tmp_path), name="all", every="0 s")
+    mirror = patient(tmp_path, name="all", every="0 s")
     run = sales_job().run(
         {"sold": [*records_of(8), Sale("u9", 9)]},
         checkpoint=tmp_path / "job",

@@ -59,12 +59,17 @@ def test_an_iceberg_table_equals_its_state(tmp_path: Path, job: Harness, state: 
 
 def test_two_states_in_one_table_are_refused(tmp_path: Path, job: Harness) -> None:
     path, url = tmp_path / "t", "postgresql://db/shop"
+    (link := tmp_path / "link").symlink_to(path)
     pairs: list[tuple[Any, Any]] = [
         (sk.sinks.delta(path), sk.sinks.delta(f"{path}/")),
         (sk.sinks.parquet(path), sk.sinks.parquet(tmp_path / "x" / ".." / "t")),
         (sk.sinks.parquet(path), sk.sinks.delta(path)),
         (IcebergTable(str(path)).sink(), IcebergTable(str(path)).sink()),
         (sk.sinks.postgres(url, "t"), sk.sinks.postgres(url, "public.t")),
+        (sk.sinks.postgres(url, "t"), sk.sinks.postgres("postgres://ada:pw@DB:5432/shop", "t")),
+        (sk.sinks.postgres(url, "t"), sk.sinks.postgres("host=db dbname=shop", "t")),
+        (sk.sinks.delta(path), sk.sinks.delta(link)),
+        (sk.sinks.delta(path), sk.sinks.delta(path.as_uri())),
     ]
     for one, other in pairs:
         with pytest.raises(sk.StateTypeError, match="both have one table"):

@@ -12,6 +12,7 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.leases.reader_lease import LEASE_TTL, check_reader_name, lease_ttl_us
 from statekit.errors import StateTypeError
 from statekit.job.plan import Plan
+from statekit.number_faults import int_fault
 from statekit.shown import shown
 from statekit.sinks.protocol.sink import TableSink
 from statekit.timestamp import duration_to_micros
@@ -38,6 +39,8 @@ class MirrorOptions:
         every: the shortest time from one step to the next; a timedelta or text.
         catch_up_within: how long the end of the job waits for the last step of the mirror. Then the
             mirror is ended, and the next start of the job continues it.
+        compact: rewrite the small files of a Delta or Iceberg table as large ones as soon as there
+            are so many; 0 for never.
         poll: the time between two requests for a new epoch; a timedelta or text. None for 20
             milliseconds on a local disk, and a second on an object store.
         lease_ttl: time to keep the epochs of the mirror after it has stopped; a timedelta or text.
@@ -62,6 +65,7 @@ class MirrorOptions:
     replace: bool = False
     every: dt.timedelta | str = "500 ms"
     catch_up_within: dt.timedelta | str = "1 minute"
+    compact: int = 100
     poll: dt.timedelta | str | None = None
     lease_ttl: dt.timedelta | str = LEASE_TTL
     wide_ints: bool = False
@@ -82,6 +86,8 @@ class MirrorOptions:
                     f"{shown(sink, 100)} cannot: choose sinks.delta, sinks.iceberg or "
                     "sinks.postgres"
                 )
+        if fault := int_fault(self.compact, "give a number of files, or 0", least=0):
+            raise StateTypeError(f"compact={shown(self.compact)}{fault}")
         check_reader_name("name", self.known_as)
         check_reader_name("name", self.lease_name)
         lease_ttl_us(self.lease_ttl, "lease_ttl")

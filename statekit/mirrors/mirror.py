@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,8 @@ from statekit.sinks.protocol.sink import (
     staged_part,
 )
 
+_logger = logging.getLogger("statekit.mirrors")
+
 _EPOCHS_MAX = 1_000
 """The most epochs of a step."""
 
@@ -83,6 +86,7 @@ def mirror(
     name: str | None = None,
     replace: bool = False,
     every: dt.timedelta | str = "0 seconds",
+    compact: int = 100,
     poll: dt.timedelta | str | None = None,
     lease_ttl: dt.timedelta | str = LEASE_TTL,
     token: str | None = None,
@@ -107,6 +111,8 @@ def mirror(
             two names.
         replace: replace the rows of a table that has rows of others. None of them are kept.
         every: for `follow`, the shortest time from one step to the next; a timedelta or text.
+        compact: rewrite the small files of a Delta or Iceberg table as large ones as soon as there
+            are so many; 0 for never.
         poll: the time between two requests for a new epoch; a timedelta or text. None for 20
             milliseconds on a local disk, and a second on an object store.
         lease_ttl: time to keep the epochs of the mirror after it has stopped; a timedelta or text.
@@ -150,6 +156,7 @@ def mirror(
         name=name,
         replace=replace,
         every=every,
+        compact=compact,
         poll=poll,
         lease_ttl=lease_ttl,
         wide_ints=wide_ints,
@@ -197,6 +204,7 @@ class Mirror(Closing):
         self._states = [
             _mirrored(epochs, text, sink, options) for text, sink in options.tables.items()
         ]
+        self._compacts, self._steps_until_compact = options.compact, 0
         self._mode, self._replaces = options.mode, options.replace
         self._poll_s, self._every_s = epochs.poll_s(options.poll), options.every_s
         self._lease_ttl, self._token = options.lease_ttl, token
@@ -512,6 +520,24 @@ class Mirror(Closing):
                 state.last, state.is_written, state.replaces_others = number, True, False
         self._at, self._number, self._pending = step.last, number, None
         self._hold(step.last.epoch)
+        self._compact()
+
+    def _compact(self) -> None:
+        """Rewrite small files at the first step, and then after as many steps as make so many
+        files. The step is complete: what happens here is no part of it.
+        """
+        if not self._compacts:
+            return
+        if self._steps_until_compact:
+            self._steps_until_compact -= 1
+            return
+        self._steps_until_compact = self._compacts
+        for state in self._states:
+            assert state.outputs is not None, "it was prepared"
+            try:
+                state.sink.compact(state.outputs, self._compacts)
+            except ConnectorError as error:
+                _logger.warning("the files for %s are not compacted: %s", state.name, error)
 
     def _check_history(self, step: _Step) -> None:
         """Check that no history is replaced because the epochs after it are not known.

@@ -145,7 +145,7 @@ class Delta(LakeSink):
             with contextlib.suppress(CommitFailedError):  # another run has created it
                 DeltaTable.create(self._uri, columns, mode="ignore", storage_options=options)
 
-    def committed(self, log: TableLog) -> None:
+    def committed(self, log: TableLog, *, with_files: bool = False) -> None:
         root = self.store.root
         if root is None:
             return
@@ -154,7 +154,7 @@ class Delta(LakeSink):
         assert isinstance(log, DeltaLog)
         version = log.table.version() + 1
         while (commit := root / "_delta_log" / f"{version:020d}.json").exists():
-            if self.writing.mode == "upsert":
+            if with_files or self.writing.mode == "upsert":
                 for path in added_files(commit.read_bytes()):
                     if (file := root / path).exists():
                         sync_path(file)

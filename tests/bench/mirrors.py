@@ -1,8 +1,13 @@
-"""Mirrors: the time from the commit of an epoch until the table has its changes.
+"""Mirrors: the time from the commit of an epoch until the table has its changes, and the cost of a
+mirror beside a job for the job.
 
 Epochs change 10,000 of 100,000 keys. The mirror polls without a pause, in this process, so the time
 is that of its step: by the clock, since waiting for a disk or a server is a part of it, and as CPU
 of this process.
+
+The cost is that of a job in pairs of runs, with and without `mirror=`: the CPU of the process of
+the job, in which the process of the mirror has no part, and the time by the clock until the last
+epoch, for which both processes share the machine.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +28,7 @@ from tests.bench.report import Arm, Row
 from tests.support.postgres import PostgresServer
 
 KEYS, CHANGES, EPOCHS = 100_000, 10_000, 9
+ORDERS, PAIRS = 1_000_000, 5
 _DURABLE = "the rows in the table, committed"
 
 
@@ -73,4 +79,55 @@ def into_targets() -> list[Row]:
     return rows
 
 
-BENCHMARKS = {"mirror": into_targets}
+def _run(home: Path, mirror: dict[str, TableSink] | None) -> tuple[float, float]:
+    """Run a job, and return its CPU and its time by the clock, until the last epoch, in seconds."""
+    chosen, ends = random.Random(7), [0.0, 0.0]
+    orders = [Order(chosen.randrange(KEYS), 1) for _ in range(ORDERS)]
+    job = sk.Job("shop")
+    job.source("orders", Order).process(spending)
+
+    def records() -> Iterator[Order]:
+        yield from orders
+        ends[:] = time.process_time(), time.perf_counter()
+
+    begun = time.process_time(), time.perf_counter()
+    job.run({"orders": records()}, checkpoint=home / "job", epoch_size=CHANGES, mirror=mirror)
+    cpu, wall = (end - begin for begin, end in zip(begun, ends, strict=True))
+    return cpu, wall
+
+
+def beside_job() -> list[Row]:
+    """A mirror beside a job, for the job."""
+    found: dict[str, list[tuple[float, float]]] = {"without": [], "with": []}
+    for pair in range(2 * PAIRS):
+        name = ("without", "with")[(pair + pair // 2) % 2]  # which one is first alternates
+        with tempfile.TemporaryDirectory(prefix="statekit-bench-") as made:
+            place = Path(made)
+            table: TableSink = sk.sinks.delta(place / "table")
+            found[name].append(_run(place, {"spending.total": table} if name == "with" else None))
+    cost, wall = (
+        statistics.median(
+            one[part] / other[part] - 1
+            for one, other in zip(found["with"], found["without"], strict=True)
+        )
+        for part in (0, 1)
+    )
+    arms = [
+        Arm(
+            f"a job {name} a mirror",
+            statistics.median(cpu for cpu, _ in own),
+            "the epochs, committed",
+            ORDERS,
+            turns=tuple(cpu for cpu, _ in own),
+        )
+        for name, own in found.items()
+    ]
+    result = (
+        f"{cost:+.1%} of CPU of its process, {wall:+.1%} by the clock, medians of {PAIRS} pairs"
+    )
+    return [
+        Row("a mirror into Delta Lake beside a job, for the job", result, "below 5 %", (*arms,))
+    ]
+
+
+BENCHMARKS = {"mirror": into_targets, "mirror beside a job": beside_job}

@@ -23,7 +23,7 @@ from statekit.clock import now_us
 from statekit.errors import ProcessError, StateSchemaError
 from statekit.sinks.lake.delta_files import epoch_of_delta_file
 from statekit.sinks.lake.lake_columns import Writing, columns_to_add
-from statekit.sinks.lake.lake_commits import Note, Stamp, TableLog, is_in
+from statekit.sinks.lake.lake_commits import SMALL_BYTES, Note, Stamp, TableLog, is_in
 from statekit.sinks.protocol.sink import EpochRanges, Outputs, Receipt, SinkIdentity
 
 _NOTE = "statekit"
@@ -104,6 +104,18 @@ class DeltaLog(TableLog):
     def rows(self, columns: Sequence[str], null: str | None) -> pa.Table:
         wanted = None if null is None else pc.field(null).is_null()
         return self.table.to_pyarrow_dataset().to_table(columns=list(columns), filter=wanted)
+
+    def compact(self, files: int) -> bool:
+        actions = pa.table(self.table.get_add_actions(flatten=True))
+        sizes = (size for size in actions.column("size_bytes").to_pylist() if size < SMALL_BYTES)
+        if sum(1 for _ in sizes) < files:
+            return False
+        self.table.optimize.compact(
+            target_size=SMALL_BYTES,
+            max_concurrent_tasks=1,
+            commit_properties=CommitProperties(**_NO_REBASE),
+        )
+        return True
 
     def files(self, epochs: EpochRanges) -> list[Any]:
         actions = pa.table(self.table.get_add_actions(flatten=True))

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,6 +45,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
 from statekit.checkpoint.object_store import sync_path
+from statekit.clock import unique_id
 from statekit.errors import ProcessError, StateSchemaError
 from statekit.sinks.lake.iceberg_files import (
     epoch_of_file,
@@ -54,7 +56,14 @@ from statekit.sinks.lake.iceberg_files import (
     write_data_file,
 )
 from statekit.sinks.lake.lake_columns import Writing, columns_to_add
-from statekit.sinks.lake.lake_commits import Note, Stamp, TableLog, is_in
+from statekit.sinks.lake.lake_commits import (
+    COMPACTED_BYTES_MAX,
+    SMALL_BYTES,
+    Note,
+    Stamp,
+    TableLog,
+    is_in,
+)
 from statekit.sinks.protocol.sink import EpochRanges, Outputs, Receipt, SinkIdentity
 
 _NO_RETRY = {"commit.retry.num-retries": "0"}
@@ -159,6 +168,24 @@ class IcebergLog(TableLog):
         wanted = AlwaysTrue() if null is None else IsNull(term=Reference(null))
         return self.table.scan(row_filter=wanted, selected_fields=tuple(columns)).to_arrow()
 
+    def compact(self, files: int) -> bool:
+        small = [
+            task
+            for task in self.table.scan().plan_files()
+            if task.file.file_size_in_bytes < SMALL_BYTES and not task.delete_files
+        ]
+        if len(small) < files or self.epoch is None:
+            return False
+        sizes = accumulate(task.file.file_size_in_bytes for task in small)
+        chosen = [
+            task for task, end in zip(small, sizes, strict=True) if end <= COMPACTED_BYTES_MAX
+        ]
+        rows = pa.concat_tables([self._read(task) for task in chosen])
+        # The name has no epoch: an attempt that replaces its files must not find this one.
+        written = self._written(rows, f"compacted-{unique_id()}")
+        self._commit(Stamp(Note(unique_id()), self.epoch), [written], [of.file for of in chosen])
+        return True
+
     def files(self, epochs: EpochRanges) -> list[Any]:
         return [
             file
@@ -202,7 +229,11 @@ class IcebergLog(TableLog):
             deleted = rows.column(writing.delete).fill_null(False)
             rows = rows.filter(pc.invert(deleted)).drop_columns([writing.delete])
         parts = [*_together(written), rows]
-        added = [self._written(part, stamp.epoch) for part in parts if part.num_rows]
+        added = [
+            self._written(part, file_name(self.outputs, stamp.epoch, 0))
+            for part in parts
+            if part.num_rows
+        ]
         self._commit(stamp, added, removed)
 
     def restore(self, stamp: Stamp, version: Snapshot) -> bool:
@@ -285,10 +316,13 @@ class IcebergLog(TableLog):
         scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
         return scan.to_table([task])
 
-    def _written(self, rows: pa.Table, epoch: int) -> DataFile:
-        """Write rows as a data file, and return its entry for a manifest."""
-        location = self.table.location()
-        name, columns = file_name(self.outputs, epoch, 0), with_field_ids(rows.schema, self.columns)
+    def _written(self, rows: pa.Table, name: str) -> DataFile:
+        """Write rows as a data file, and return its entry for a manifest.
+
+        Parameters:
+            name: the begin of the name of the file.
+        """
+        location, columns = self.table.location(), with_field_ids(rows.schema, self.columns)
         batches = iter(rows.to_batches())
         return self._data_file(
             write_data_file(table_store(location), location, name, batches, columns)

@@ -20,6 +20,12 @@ from statekit.errors import FencedError, RestoreError
 from statekit.sinks.lake.lake_columns import WriteMode, Writing
 from statekit.sinks.protocol.sink import Attempt, EpochRanges, Outputs, Receipt, SinkIdentity
 
+SMALL_BYTES = 16 << 20
+"""A file of fewer bytes is small."""
+
+COMPACTED_BYTES_MAX = 128 << 20
+"""The most bytes of small files that one commit rewrites, so that its time is bounded."""
+
 _logger = logging.getLogger("statekit.sinks")
 
 
@@ -97,6 +103,15 @@ class TableLog(ABC):
         Parameters:
             columns: their names.
             null: a column that is null in the rows; None for all rows.
+        """
+
+    @abstractmethod
+    def compact(self, files: int) -> bool:
+        """Commit large files with the rows of small ones, and return True; False if there are fewer
+        small files. Rows of later versions stay as they are.
+
+        Parameters:
+            files: how many there have to be.
         """
 
     @abstractmethod

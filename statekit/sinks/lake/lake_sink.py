@@ -65,8 +65,12 @@ class LakeSink(TableSink):
     def with_writing(self, writing: Writing) -> LakeSink:
         """Return a sink of the same table that changes it in another way."""
 
-    def committed(self, log: TableLog) -> None:
-        """Make commits after a version durable."""
+    def committed(self, log: TableLog, *, with_files: bool = False) -> None:
+        """Make commits after a version durable.
+
+        Parameters:
+            with_files: whether with files that the library of the format has written.
+        """
 
     def by_key(self, key: Sequence[str], delete: str) -> LakeSink:
         return self.with_writing(Writing("upsert", tuple(key), delete))
@@ -117,6 +121,15 @@ class LakeSink(TableSink):
             write_parquet(file, iter(last.to_batches()))
             self.store.put_file(name, file)
         return {"staged": name}
+
+    def compact(self, outputs: Outputs, files: int) -> None:
+        try:
+            with self.failures():
+                log = self.log(outputs)
+                if log.compact(files):
+                    self.committed(log, with_files=True)
+        except self.conflicts():
+            return  # another writer has committed meanwhile: the next time
 
     def publish(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
         writing = self.writing

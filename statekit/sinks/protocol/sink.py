@@ -268,6 +268,14 @@ class TableSink(Sink):
             last: the last epoch of the table; None if there is none.
         """
 
+    def compact(self, outputs: Outputs, files: int) -> None:
+        """Rewrite small files of the table as large ones, if the target has files that readers
+        choose by a log. The rows do not change.
+
+        Parameters:
+            files: how many small files there have to be.
+        """
+
     def appending(self) -> TableSink:
         """Return this sink with rows that are only added."""
         return self

@@ -312,6 +312,10 @@ class Mirror(Closing):
         """
         if self._is_closed:
             raise QueryError("the mirror was closed: open another one, which continues")
+        with _about_the_mirror():
+            return self._step(thorough=thorough)
+
+    def _step(self, *, thorough: bool) -> bool:
         if self._lease is None and not self._resume():
             return False
         assert self._lease is not None, "it was taken"
@@ -608,6 +612,19 @@ class Mirror(Closing):
             places={state.name: state.place for state in self._states},
         )
         store_position(self._repository, position)
+
+
+@contextlib.contextmanager
+def _about_the_mirror() -> Iterator[None]:
+    """Have errors of sinks, which jobs have too, say to start the mirror again."""
+    try:
+        yield
+    except StatekitError as error:
+        text = str(error)
+        for words in ("start the job again", "run of the job"):
+            text = text.replace(words, words.replace("the job", "the mirror"))
+        error.args = (text, *error.args[1:])
+        raise
 
 
 def _mirrored(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from statekit.checkpoint.leases.lease_files import lease_of
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.testing import Harness
+from tests.support.killable_processes import die, exit_code
 from tests.support.mirrors import (
     DyingDelta,
     Killed,
@@ -309,3 +311,38 @@ def test_arguments_that_cannot_be_are_refused(tmp_path: Path, job: Harness) -> N
     with pytest.raises(sk.QueryError, match="no state 'lost'"):
         sk.mirror(place, "sales.lost", table)
     assert not (tmp_path / "t").exists()
+
+
+def test_the_error_of_a_sink_says_to_start_the_mirror_again(tmp_path: Path, job: Harness) -> None:
+    job.send(Sale("ada", 5))
+    with mirrored(tmp_path) as mirror:
+        mirror.catch_up()
+        job.send(Sale("ada", 5))
+        log = tmp_path / "table-total" / "_delta_log"
+        for file in log.iterdir():
+            file.write_bytes(b"damaged")
+        with pytest.raises(sk.ConnectorError, match="then start the mirror again"):
+            mirror.catch_up()
+
+
+def leave_a_copy(tmp_path: Path) -> None:
+    with mirrored(tmp_path, "last", directory=tmp_path / "scratch") as mirror:
+        mirror.catch_up()
+        die()
+
+
+def test_the_local_copy_of_a_mirror_that_was_killed_is_removed_by_the_next_one(
+    tmp_path: Path, job: Harness
+) -> None:
+    job.send(Sale("ada", 5))
+    (scratch := tmp_path / "scratch").mkdir()
+    assert exit_code(leave_a_copy, tmp_path) == -signal.SIGKILL
+    (left,) = scratch.iterdir()
+    job.send(Sale("ada", 6))
+    assert exit_code(catch_up_in, tmp_path) == 0
+    assert not list(scratch.iterdir()), left
+
+
+def catch_up_in(tmp_path: Path) -> None:
+    with mirrored(tmp_path, "last", directory=tmp_path / "scratch") as mirror:
+        mirror.catch_up()

@@ -13,7 +13,7 @@ from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import StateSchemaError
-from statekit.mirrors.versions import StoredVersions, Versions, is_rollback
+from statekit.mirrors.versions import RowVersions, StoredVersions, is_rollback
 from statekit.query.changes.change_table import DELETED, Form
 from statekit.query.changes.resolved_changes import ResolvedChanges, Resolver
 from statekit.query.changes.state_changes import StateChanges, StoredChanges
@@ -261,7 +261,7 @@ class MirroredState:
             self._resolver = Resolver(changes.epochs, self._operator, place, self._rocksdb)
             self._of_resolver.callback(self._resolver.close)
             if self._mode == "history":
-                self._versions = Versions(changes, place / "versions", self._rocksdb)
+                self._versions = RowVersions(changes, place / "versions", self._rocksdb)
                 self._of_resolver.callback(self._versions.close)
         resolved = self._resolver.advance(after, changes.rows(after), changes.kind(before, after))
         self._resolved = after

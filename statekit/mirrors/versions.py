@@ -69,7 +69,7 @@ class StoredVersions(NamedTuple):
         return self.sink.stored(self.outputs, [*keys, _FROM, _FROM_EPOCH, _UNTIL_EPOCH], null)
 
 
-class Versions:
+class RowVersions:
     """Finds the versions of rows that begin and end. Close it after use.
 
     Parameters:

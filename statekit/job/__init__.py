@@ -2,6 +2,6 @@
 
 A user builds a `job`. `plan` is its data, `chaining` finds operators that share one shuffle,
 `compatibility` and `state_succession` compare a job with a checkpoint. May import `job/windows`,
-`job/per_key`, `job/joins`, `sources`, `sinks/protocol`, `recording`, `working_copy` and whatever
-those may import.
+`job/per_key`, `job/joins`, `sources`, `sinks/protocol`, `recording`, `working_copy`,
+`checkpoint/leases` and whatever those may import.
 """

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import IO, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -75,8 +74,8 @@ def put_columns(code: int, names: pa.Array, row_keys: pa.Array, rows: pa.Array) 
         row_keys, rows: binary.
     """
     count = len(row_keys)
-    codes = pa.array(np.full(count, code, np.int16))
-    ops = pa.array(np.full(count, PUT, np.uint8))
+    codes = pa.repeat(pa.scalar(code, pa.int16()), count)
+    ops = pa.repeat(pa.scalar(PUT, pa.uint8()), count)
     columns = [pa.DictionaryArray.from_arrays(codes, names), ops, row_keys, rows]
     return pa.record_batch(columns, schema=CHANGES_SCHEMA)
 

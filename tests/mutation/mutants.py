@@ -112,9 +112,11 @@ CHANGES = [
         "the mutations of a batch are stored in reverse order",
         "backend/change_file.py",
         """
+    ]
     return pa.record_batch(columns, schema=CHANGES_SCHEMA)
 """,
         """
+    ]
     return pa.record_batch(columns, schema=CHANGES_SCHEMA).take(
         pa.array(range(len(batch) - 1, -1, -1))
     )
@@ -125,9 +127,11 @@ CHANGES = [
         "the last mutation of each batch is not stored",
         "backend/change_file.py",
         """
+    ]
     return pa.record_batch(columns, schema=CHANGES_SCHEMA)
 """,
         """
+    ]
     return pa.record_batch(columns, schema=CHANGES_SCHEMA)[: max(1, len(batch) - 1)]
 """,
     ),

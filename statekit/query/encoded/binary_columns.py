@@ -18,7 +18,6 @@ Sizes = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 
 _BINARY = pa.binary()
-_NOTHING = pa.scalar(b"", _BINARY)
 _SIGN = np.int64(-(1 << 63))
 _WORD_BYTES = 8
 _HASHED_BYTES_MAX = 1024
@@ -83,8 +82,9 @@ def joined_rows(parts: Sequence[pa.Array | bytes]) -> pa.Array:
     """
     if len(parts) == 1 and not isinstance(parts[0], bytes):
         return parts[0]
-    given = [pa.scalar(p, _BINARY) if isinstance(p, bytes) else p for p in parts]
-    return pc.binary_join_element_wise(*given, _NOTHING)
+    given = [pa.scalar(part, _BINARY) if isinstance(part, bytes) else part for part in parts]
+    between = pa.scalar(b"", _BINARY)
+    return pc.binary_join_element_wise(*given, between)
 
 
 class Strings(NamedTuple):

@@ -305,5 +305,5 @@ except sk.StatekitError as error:
     print(type(error).__name__, error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("StatekitError metrics=0 needs prometheus-client: pip install")
+    assert done.stdout.startswith("StatekitError metrics=0 needs the package prometheus-client")
     assert "statekit[metrics]" in done.stdout

@@ -159,6 +159,20 @@ def copies(tmp_path: Path) -> DiskCopies:
     return DiskCopies(tmp_path / "local")
 
 
+@pytest.fixture(autouse=True)
+def uploads_end_with_the_test() -> Iterator[None]:
+    """Uploads of a test are given up at its end. One that waits for a server that is gone is left
+    to its thread, and later tests have another one.
+    """
+    yield
+    uploads = sys.modules.get("statekit.working_copy.uploader")
+    if uploads is None:
+        return
+    own = uploads.uploader()
+    if not own.drain(0) and not own.give_up("", timeout_s=1):
+        uploads._in_process.clear()
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Local Spark on two cores. Starting it takes seconds, so all tests share it."""

@@ -282,7 +282,8 @@ def _uploads_ended(home: Path) -> bool:
 def _is_time(directory: Path) -> bool:
     """Return whether the last check of a directory was long ago. If so, record a new check."""
     note = directory / "tidied"
-    with usable(directory), contextlib.suppress(FileNotFoundError):
+    # `mkdir` reports a directory that was there, and is not there when it looks again.
+    with usable(directory), contextlib.suppress(FileNotFoundError, FileExistsError):
         directory.mkdir(parents=True, exist_ok=True)
         # The clock may have been set back.
         if note.exists() and abs(now_us() - note.stat().st_mtime_ns // 1000) < _BETWEEN_LOOKS_US:

@@ -77,9 +77,9 @@ GROWTH_ON_A_SLOW_DISK = """
 import os, sys, tempfile, threading
 from pathlib import Path
 from statekit.backend import rocksdb
-from statekit.backend.mutation import Batch, Put
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
+from tests.support.mutations import Put, batch_of
 
 MIB = 1024 * 1024
 in_threads = sys.argv[1] == "threads"

@@ -245,9 +245,12 @@ def bars(names: Sequence[str], values: Values) -> list[Bar]:
 
 
 def _steps_ms(x: Sequence[float]) -> list[str]:
-    """Return some times in milliseconds: the first, and then the step from each to the next."""
+    """Return some times in milliseconds: the first, and then the step from each to the next. A step
+    like the one before is left empty.
+    """
     at = [round(each * 1000) for each in x]
-    return [str(own - before) for before, own in itertools.pairwise([0, *at])]
+    steps = [own - before for before, own in itertools.pairwise([0, *at])]
+    return ["" if own == before else str(own) for before, own in itertools.pairwise([None, *steps])]
 
 
 def _range(values: Sequence[float], unit: Unit) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from html import unescape
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -282,6 +283,12 @@ def test_a_heat_map_of_many_key_groups_has_a_cell_for_several() -> None:
     assert (own.per, len(own.rows), own.rows[0], own.rows[-1]) == (2, 2048, 5, 10)
 
 
+def mirrored(name: str) -> dict[str, Any]:
+    """A row of the table of mirrors."""
+    texts = dict.fromkeys(("name", "state", "mode", "place", "status", "kind"), name)
+    return {**texts, "epoch": 3, "lag": 1}
+
+
 def test_hostile_names_are_text() -> None:
     class Tags(HTMLParser):
         found: list[str]
@@ -304,6 +311,7 @@ def test_hostile_names_are_text() -> None:
         numbers=[(evil, evil, False)],
         plan=plan,
         charts=[own],
+        mirrors=[mirrored(evil)],
         known=evil,
         pause=evil,
     )
@@ -331,6 +339,7 @@ def test_a_page_of_a_large_job_is_below_100_kb_with_its_style_and_script() -> No
         numbers=[],
         plan=picture_of(operators, {}),
         charts=[chart("Bytes written, by operator", x, lines, "bytes") for _ in range(6)],
+        mirrors=[mirrored(name) for name in names],
         known="1",
         pause=1000,
     )

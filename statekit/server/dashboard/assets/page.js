@@ -170,8 +170,8 @@
 
   function pointLine(figure, x) {
     const area = figure.querySelector(".area"), box = area.getBoundingClientRect(), isTime = "time" in figure.dataset;
-    let sum = 0;
-    const at = figure.dataset.x.split("|").map((text) => (isTime ? (sum += +text) : +text));
+    let sum = 0, step = 0; // an empty step is like the one before
+    const at = figure.dataset.x.split("|").map((text) => (isTime ? (sum += step = text === "" ? step : +text) : +text));
     const places = at.map((own) => (own - at[0]) / (at.at(-1) - at[0] || 1));
     const distances = places.map((place) => Math.abs(place - (x === null ? 1 : (x - box.left) / box.width)));
     const near = distances.lastIndexOf(Math.min(...distances)), line = area.querySelector(".cursor");

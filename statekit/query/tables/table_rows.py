@@ -282,7 +282,8 @@ def _has_one_form(schema: Schema) -> bool:
     if schema.kind != "struct":
         return schema.kind in _WITH_ONE_FORM
     return (
-        schema.flavour != "pydantic"
+        bool(schema.fields)  # without fields, its column is JSON text
+        and schema.flavour != "pydantic"
         and only_stores(schema.annotation)
         and all(field.required and field.schema.kind in _WITH_ONE_FORM for field in schema.fields)
     )

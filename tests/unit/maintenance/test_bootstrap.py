@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -134,6 +135,21 @@ def test_state_to_table_to_bootstrap_to_state_is_the_identity_for_all_types(
     for state in STATES:
         expected = sorted(stored_rows_of(first, "keep", state))
         assert sorted(stored_rows_of(second, "keep", state)) == expected
+
+
+class Nothing(msgspec.Struct):
+    """A class without fields, whose column is JSON text."""
+
+
+def test_values_of_a_class_without_fields_are_filled() -> None:
+    job = job_of(Nothing, bool, [Nothing()], [False])
+    first, second = Repository.in_memory(), Repository.in_memory()
+    job.run({"puts": [Put(0, [0], [0])]}, checkpoint=first)
+    job.bootstrap(tables_of(first, "keep", STATES), checkpoint=second)
+    for state in STATES:
+        found = stored_rows_of(second, "keep", state)
+        assert found == stored_rows_of(first, "keep", state)
+        assert len(found) == 1
 
 
 @pytest.mark.parametrize("name", KEY_TYPES)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,7 +111,7 @@ class DividedRows:
         )
 
     def _finish(self) -> None:
-        """Write what is gathered, if there is a file, and open it."""
+        """Write the gathered rows, if there is a file, and open it."""
         if self._reader is not None or self._in_memory:
             return
         if self._writer is None:
@@ -133,8 +134,8 @@ class DividedRows:
         else:
             order = np.argsort(groups, kind="stable")
         ordered = rows.take(pa.array(order))
-        bounds = np.searchsorted(groups[order], self._ends, "right").tolist()
-        return [ordered[start:end] for start, end in zip([0, *bounds], bounds, strict=False)]
+        bounds = [0, *np.searchsorted(groups[order], self._ends, "right").tolist()]
+        return [ordered[start:end] for start, end in pairwise(bounds)]
 
     def _write(self) -> None:
         """Append the gathered rows to the file."""

@@ -124,7 +124,7 @@ def _rocksdb_options(options: RocksOptions, *, create: bool) -> rocksdict.Option
 
 
 def _added_runs(family: rocksdict.Rdict) -> int:
-    """Return how many sorted runs were added since the last merge, with what it left there."""
+    """Return the number of sorted runs at level 0: those added since the last merge, mostly."""
     return family.property_int_value("rocksdb.num-files-at-level0") or 0
 
 

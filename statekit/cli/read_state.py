@@ -110,9 +110,13 @@ def export_state(
     """Write the rows of a state to a file: Parquet, CSV, Arrow, or a DuckDB database."""
     rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
     wide = ints_as(wide_ints, wide_ints_as_text)
-    options: dict[str, Any] = {"wide_ints": wide, "allow_pickle": allow_pickle}
-    within = TextRange(start, end, prefix)
-    reader = rows.reader(key=key, within=within, columns=column, **options)
+    reader = rows.reader(
+        key=key,
+        within=TextRange(start, end, prefix),
+        columns=column,
+        wide_ints=wide,
+        allow_pickle=allow_pickle,
+    )
     count = export(reader, into, to, name=state, overwrite=overwrite)
     say(f"{count_text(count, 'row', 'rows')} of {rows.place} in {into}")
 
@@ -139,9 +143,13 @@ def print_rows(
     """Print the rows of a state, in the order of key groups and keys."""
     rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
     wide = ints_as(wide_ints, wide_ints_as_text)
-    options: dict[str, Any] = {"wide_ints": wide, "allow_pickle": allow_pickle}
-    within = TextRange(start, end, prefix)
-    reader = rows.reader(key=key, within=within, columns=column, **options)
+    reader = rows.reader(
+        key=key,
+        within=TextRange(start, end, prefix),
+        columns=column,
+        wide_ints=wide,
+        allow_pickle=allow_pickle,
+    )
     all_rows = (row for batch in reader for row in json_rows(batch))
     if as_json:
         for row in islice(all_rows, limit):

@@ -249,12 +249,12 @@ class MirroredState:
         return rows.is_local or rows.may_expire or rows.shape is not RowShape.VALUE
 
     def _advanced(self, after: EpochManifest) -> Iterator[pa.RecordBatch]:
-        """Advance the local copy to an epoch, and yield what it changes."""
+        """Advance the local copy to an epoch, and yield the changed rows."""
         resolved = self._advance(after)
         yield from self.changes.batches_of(after, resolved.kind, resolved.stored())
 
     def _advance(self, after: EpochManifest) -> ResolvedChanges:
-        """Advance the local copy to an epoch, and return what it changes."""
+        """Advance the local copy to an epoch, and return its changes."""
         changes, before = self.changes, self._resolved
         if self._resolver is None:
             place = self._of_resolver.enter_context(scratch_directory("mirror", self._directory))

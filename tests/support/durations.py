@@ -20,7 +20,7 @@ _FILE = ROOT / "tests/durations.json"
 LONG_S = 0.7
 """A function is a slow test if it takes longer with one of its parameters."""
 
-FUNCTION_S = 2.0
+FUNCTION_S = 1.0
 FILE_S = 6.0
 """A function has so much time, or one of its parameters, and the long functions of a file so much
 together, or the first of them. The others run in `make soak`.
@@ -70,10 +70,10 @@ class Durations:
         """Return the tests that run each time: as many parameters of a function as fit into
         `FUNCTION_S`, spread evenly over all, and the long functions of a file that come first.
 
-        >>> durations = Durations({"a.py::sum": 0.6, "a.py::copy": 0.9, "a.py::kill": 7.0})
+        >>> durations = Durations({"a.py::sum": 0.4, "a.py::copy": 0.9, "a.py::kill": 7.0})
         >>> sums = [f"a.py::sum[{number}]" for number in range(5)]
         >>> sorted(durations.share_of([*sums, "a.py::copy", "a.py::kill"]))
-        ['a.py::copy', 'a.py::sum[0]', 'a.py::sum[1]', 'a.py::sum[3]']
+        ['a.py::copy', 'a.py::sum[0]', 'a.py::sum[2]']
         """
         of_functions: defaultdict[str, list[str]] = defaultdict(list)
         for test in tests:

@@ -55,6 +55,7 @@ from statekit.query.replica.view import View
 from statekit.query.tables.read import read
 from statekit.recording.recorder import Recorder
 from statekit.records.arrow_scalars import Decimals
+from statekit.secret_text import secret
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.operator_state import (
@@ -146,6 +147,7 @@ __all__ = [
     "mirror",
     "process",
     "read",
+    "secret",
     "session",
     "sinks",
     "sliding",

@@ -25,6 +25,7 @@ from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import INT_MAX, INT_MIN, NESTING_MAX, exceeds_nesting, is_text
 from statekit.codec.value_plan import ENCODER, Convert, ValuePlan, identity
 from statekit.codec.value_struct import Planner
+from statekit.declared_call import declarable
 from statekit.errors import CALL_FAILURES, CorruptCheckpointError, StateTypeError
 from statekit.foreign import foreign_hint
 from statekit.shown import shown, shown_text, type_name
@@ -291,6 +292,7 @@ def _parts(plan: ValuePlan, value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
             yield f"[{index}]", item, part
 
 
+@declarable("PickleCodec")
 @dataclasses.dataclass(frozen=True)
 class PickleCodec:
     """Marker of a state whose values are pickled, because no other codec supports them.

@@ -358,6 +358,12 @@ class Process(Generic[R, P, U]):
         return fn
 
     @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The function, its timer callbacks and its handlers of broadcast records."""
+        signatures = (*self._callbacks.values(), *self.handlers.signatures)
+        return (self.fn, *(of.fn for of in signatures))
+
+    @property
     def takes_runs(self) -> bool:
         """True if the function is called once per key and epoch, with an iterator over the key's
         records.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any, Literal, Protocol, TypeVar, Unpack, overload, runtime_checkable
@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar, Unpack, overload, runtime_ch
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION
 from statekit.errors import RestoreError, StateTypeError
+from statekit.job.declarations import declares
 from statekit.job.explain import explained_plan
 from statekit.job.input_options import InputArguments, input_of
 from statekit.job.options import Pace, RunArguments, RunOptions, StartArguments, StartOptions
@@ -79,6 +80,101 @@ class Job(Plan):
         operators = ", ".join(operator.name for operator in self.operators) or "none"
         return f"<Job {self.name!r}: sources {sources}; operators {operators}>"
 
+    def to_json(self, *, indent: int | None = None) -> str:
+        """Return the job as a document: the calls that declared it, in JSON.
+
+        `from_json` makes the same job again, in any process. Functions and classes are in it by
+        their module and name, functions with a digest of their source; conditions and expressions
+        as SQL; secrets by their place. Inputs and outputs that each run gives are not in it.
+
+        Parameters:
+            indent: spaces per level; None for one line.
+
+        Raises:
+            StateTypeError: a part has no form in a document: a function that is a lambda or stands
+                in a function or a script, a secret itself instead of `sk.secret`, or an object of a
+                class that is no dataclass. The message names its place.
+
+        >>> import statekit as sk
+        >>> job = sk.Job("shop")
+        >>> orders = job.source("orders", dict, sk.sources.json_lines("/data/orders"))
+        >>> _ = orders.sink("archive")
+        >>> print(job.to_json(indent=1))
+        {
+         "statekit": "job",
+         "version": 1,
+         "name": "shop",
+         "steps": [
+          {
+           "call": "job.source",
+           "with": {
+            "name": "orders",
+            "types": [
+             {
+              "$type": "dict"
+             }
+            ],
+            "source": {
+             "$call": "sources.json_lines",
+             "with": {
+              "path": "/data/orders"
+             }
+            }
+           }
+          },
+          {
+           "call": "stream.sink",
+           "of": [
+            "orders"
+           ],
+           "with": {
+            "name": "archive"
+           }
+          }
+         ]
+        }
+        """
+        return _runtime("statekit.documents.job_document", "job_to_json")(self, indent)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def from_json(
+        text: str | bytes, *, modules: Sequence[str] | None = None, changed: bool = False
+    ) -> Job:
+        """Return the job of a document that `to_json` wrote.
+
+        It imports the modules that the document names, which runs their code.
+
+        Parameters:
+            modules: the packages and modules that may be imported; None for any. Pass it for
+                documents of others.
+            changed: take functions as they are if their source has changed since.
+
+        Raises:
+            StateTypeError: the document is not valid or of another version, a module may not be
+                imported, or a function is missing or has changed. The message names its place.
+
+        >>> import statekit as sk
+        >>> job = sk.Job("shop")
+        >>> _ = job.source("orders", dict).sink("archive")
+        >>> again = sk.Job.from_json(job.to_json(), modules=[])
+        >>> print(again)
+        job shop
+        └── source orders: dict
+            └── sink archive
+        """
+        make = _runtime("statekit.documents.job_document", "job_from_json")
+        return make(text, modules, changed=changed)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def json_schema() -> dict[str, Any]:
+        """Return the JSON Schema of the documents of `to_json`.
+
+        >>> import statekit as sk
+        >>> sk.Job.json_schema()["properties"]["version"]
+        {'const': 1, 'title': 'Version', 'type': 'integer'}
+        """
+        return _runtime("statekit.documents.job_document", "job_schema")()  # type: ignore[no-any-return]
+
     @overload
     def source(
         self,
@@ -133,10 +229,25 @@ class Job(Plan):
             StateTypeError: the name is taken or not valid, the type is none of records, or an
                 option is not valid.
         """
-        where = f"job {self.name!r}, source {name!r}"
         source = others[0] if len(others) == 1 and isinstance(others[0], AnySource | None) else None
         types = [other for other in others if other is not None and other is not source]
-        records = records_of(record_type, *types, where=where)
+        return self.source_of(name, [record_type, *types], source, **options)
+
+    @declares("job.source")
+    def source_of(
+        self,
+        name: str,
+        types: Sequence[Any],
+        source: AnySource | None = None,
+        **options: Unpack[InputArguments],
+    ) -> Stream[Any]:
+        """Declare an input of records of any number of types. `source` describes the rest.
+
+        Raises:
+            StateTypeError: as for `source`.
+        """
+        where = f"job {self.name!r}, source {name!r}"
+        records = records_of(*types, where=where)
         declared = input_of(self.free_name("source", name), records, source, where, options)
         if declared.on_error == "collect":
             errors = self.free_name("stream", errors_name(name))
@@ -145,6 +256,7 @@ class Job(Plan):
         self.sources.append(declared)
         return Stream(self, name)
 
+    @declares("job.add")
     def add(self, part: P) -> P:
         """Add a part that declares operators of its own, such as a `KVStore`. Return the part.
 

@@ -18,6 +18,7 @@ from statekit.functions.failed_record import FailedRecord, OnError
 from statekit.functions.process import Process
 from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless
+from statekit.job.declarations import Declaration
 from statekit.names import name_fault
 from statekit.records.output_type import OutputType
 from statekit.records.output_union import AnyOutput, OutputUnion
@@ -201,6 +202,8 @@ class Plan:
         key_groups: the declared number; None uses that of the checkpoint.
         sources, operators, transforms, sinks: each operator and each transform comes after those
             that feed it.
+        declarations: the calls that added all of these, in their order.
+        is_declaring: whether such a call has not ended.
     """
 
     def __init__(self, name: str, key_groups: int | None) -> None:
@@ -208,6 +211,8 @@ class Plan:
         self.key_groups = key_groups
         self.sources: list[Input] = []
         self.sinks: list[Output] = []
+        self.declarations: list[Declaration] = []
+        self.is_declaring = False
         self._operators: list[Operator] = []
         self._transforms: dict[str, Transform] = {}
         self._grown: dict[str, Callable[[], Process[Any, Any, Any]]] = {}
@@ -258,6 +263,10 @@ class Plan:
                     f"for the {kind}: sources, operators and their streams share one namespace"
                 )
         return name
+
+    def has_stream(self, name: str) -> bool:
+        """Return whether there is a source, operator or transform whose stream has a name."""
+        return name in self._stream_names()
 
     def _stream_names(self) -> set[str]:
         emitted = (stream for operator in self._operators for stream in operator.emits)

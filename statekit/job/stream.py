@@ -15,6 +15,7 @@ from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
+from statekit.job.declarations import Declaration, declares, is_described
 from statekit.job.joins.join_declaration import DeclaredJoin, How
 from statekit.job.joins.join_operator import JoinArguments, declared_join
 from statekit.job.joins.lookup_operator import LookupArguments, LookupHow, declared_lookup
@@ -67,6 +68,11 @@ class Stream(Generic[T]):
     def job(self) -> Plan:
         """The job of this stream."""
         return self._job
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the sources and operators whose records it has; several for a union."""
+        return self._names
 
     @property
     def record_class(self) -> type[T]:
@@ -130,6 +136,7 @@ class Stream(Generic[T]):
             )
         return Stream(self._job, *names)
 
+    @declares("stream.process")
     def process(
         self,
         declared: Process[T, ..., U] | Process[Iterator[T], ..., U],
@@ -167,6 +174,7 @@ class Stream(Generic[T]):
         self._job.put_operator(Operator(name, declared, self._names, broadcasts, times))
         return OperatorStream(self._job, name)
 
+    @declares("stream.of")
     def of(self, cls: type[V], *, name: str | None = None) -> Stream[V]:
         """Select the records of one class from a stream of several.
 
@@ -238,6 +246,7 @@ class Stream(Generic[T]):
             self._job.put_transform(Transform(name, selection, stream))
         yield name
 
+    @declares("stream.map")
     def map(
         self, fn: Callable[[T], V], *, into: type[V] | None = None, name: str | None = None
     ) -> Stream[V]:
@@ -269,6 +278,7 @@ class Stream(Generic[T]):
         """
         return self._transformed("map", fn, into, name)
 
+    @declares("stream.filter")
     def filter(
         self, fn: Callable[[T], object] | Expression | str, *, name: str | None = None
     ) -> Stream[T]:
@@ -301,6 +311,7 @@ class Stream(Generic[T]):
             name = name or f"{self.name}.filtered"
         return self._transformed("filter", fn, None, name)
 
+    @declares("stream.flat_map")
     def flat_map(
         self,
         fn: Callable[[T], Iterable[V]],
@@ -334,6 +345,7 @@ class Stream(Generic[T]):
         """
         return self._transformed("flat_map", fn, into, name)
 
+    @declares("stream.select")
     def select(
         self,
         into: type[V],
@@ -409,6 +421,7 @@ class Stream(Generic[T]):
         batch: None = None,
         **options: Unpack[ServiceArguments],
     ) -> OperatorStream[V, T]: ...
+    @declares("stream.map_async")
     def map_async(
         self, fn: Any, *, batch: int | None = None, **options: Unpack[ServiceArguments]
     ) -> OperatorStream[Any, T]:
@@ -514,6 +527,7 @@ class Stream(Generic[T]):
         is_record = records is not None or name == "no records"
         return name if is_record else f"{name}, which is not one type of records"
 
+    @is_described("stream.window")
     def window(
         self,
         window: Window,
@@ -579,6 +593,7 @@ class Stream(Generic[T]):
         )
         return Windowed(self, Windowing(record, window, options))
 
+    @declares("stream.aggregate")
     def aggregate(
         self,
         *,
@@ -638,6 +653,7 @@ class Stream(Generic[T]):
         declared = aggregation(record, key=key, aggregates=aggregates, **options)
         return self.process(declared, name=name)
 
+    @declares("stream.count")
     def count(
         self,
         *,
@@ -675,6 +691,7 @@ class Stream(Generic[T]):
         options |= {"emit": emit, "event_time": event_time, "aggregates": {"count": Count()}}
         return self.process(aggregation(self.single_type("count"), key=on, **options), name=name)
 
+    @declares("stream.last")
     def last(
         self,
         *,
@@ -710,6 +727,7 @@ class Stream(Generic[T]):
         """
         return self._end("last", Last(by=by), on, ttl, renamed, name)
 
+    @declares("stream.first")
     def first(
         self,
         *,
@@ -740,6 +758,7 @@ class Stream(Generic[T]):
         declared = ends(self.single_type(title), of, title, on, ttl=ttl, renamed=renamed)
         return self.process(declared, name=name)
 
+    @declares("stream.top")
     def top(
         self,
         count: int,
@@ -785,6 +804,7 @@ class Stream(Generic[T]):
         declared = ranks(self.single_type("top"), Top(count, by, ties), on, **options)
         return self.process(declared, name=name)
 
+    @declares("stream.distinct")
     def distinct(
         self,
         on: str | tuple[str, ...] | list[str],
@@ -862,6 +882,7 @@ class Stream(Generic[T]):
         into: None = None,
         **options: Unpack[JoinArguments],
     ) -> OperatorStream[Any, T | U]: ...
+    @declares("stream.join")
     def join(
         self,
         right: Stream[U],
@@ -958,6 +979,7 @@ class Stream(Generic[T]):
         into: None = None,
         **options: Unpack[LookupArguments],
     ) -> OperatorStream[Any, T | U]: ...
+    @declares("stream.lookup")
     def lookup(
         self,
         table: Stream[U],
@@ -1106,6 +1128,7 @@ class Stream(Generic[T]):
             )
         return Stream(self._job, self._job.operator(self.name).errors)
 
+    @declares("stream.sink")
     def sink(self, name: str, target: Target | None = None) -> Self:
         """Emit these records from the job under a name. Return the stream itself.
 
@@ -1197,6 +1220,9 @@ class Windowed(Generic[T]):
     StateTypeError.
     """
 
+    declaration: Declaration
+    """The call of `Stream.window`."""
+
     def __init__(self, stream: Stream[T], windowing: Windowing) -> None:
         self._stream = stream
         self._windowing = windowing
@@ -1204,6 +1230,12 @@ class Windowed(Generic[T]):
     def __repr__(self) -> str:
         return f"<Windowed {self._stream.name!r}: {self._windowing}>"
 
+    @property
+    def job(self) -> Plan:
+        """The job of the records."""
+        return self._stream.job
+
+    @declares("window.aggregate")
     def aggregate(
         self, *, name: str | None = None, into: type[R] | None = None, **aggregates: FieldAggregate
     ) -> OperatorStream[R, T]:
@@ -1215,12 +1247,14 @@ class Windowed(Generic[T]):
         """
         return self._stream.process(self._windowing.operator(aggregates, into), name=name)
 
+    @declares("window.count")
     def count(
         self, *, name: str | None = None, into: type[R] | None = None
     ) -> OperatorStream[R, T]:
         """Count the records of a window, as `count`."""
         return self._single("count", "count", Count(), name, into)
 
+    @declares("window.sum")
     def sum(
         self, field: str, *, name: str | None = None, into: type[R] | None = None
     ) -> OperatorStream[R, T]:
@@ -1229,18 +1263,21 @@ class Windowed(Generic[T]):
         """
         return self._single(f"sum_{field}", field, Sum(field), name, into)
 
+    @declares("window.min")
     def min(
         self, field: str, *, name: str | None = None, into: type[R] | None = None
     ) -> OperatorStream[R, T]:
         """Return the smallest value of a field; the result field has its name. None is skipped."""
         return self._single(f"min_{field}", field, Min(field), name, into)
 
+    @declares("window.max")
     def max(
         self, field: str, *, name: str | None = None, into: type[R] | None = None
     ) -> OperatorStream[R, T]:
         """Return the largest value of a field; the result field has its name. None is skipped."""
         return self._single(f"max_{field}", field, Max(field), name, into)
 
+    @declares("window.mean")
     def mean(
         self, field: str, *, name: str | None = None, into: type[R] | None = None
     ) -> OperatorStream[R, T]:
@@ -1249,6 +1286,7 @@ class Windowed(Generic[T]):
         """
         return self._single(f"mean_{field}", field, Mean(field), name, into)
 
+    @declares("window.top")
     def top(
         self,
         count: int,
@@ -1268,6 +1306,7 @@ class Windowed(Generic[T]):
         """
         return self._single(f"top_{count}", "records", Top(count, by, ties), name, into)
 
+    @declares("window.last")
     def last(
         self,
         field: str | None = None,
@@ -1285,6 +1324,7 @@ class Windowed(Generic[T]):
         title = "last" if field is None else f"last_{field}"
         return self._single(title, field or "record", last, name, into)
 
+    @declares("window.collect")
     def collect(
         self, field: str | None = None, *, name: str | None = None, into: type[R] | None = None
     ) -> OperatorStream[R, T]:

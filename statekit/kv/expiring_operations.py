@@ -8,6 +8,7 @@ from typing import Any, Generic, Required, Unpack, overload
 
 from typing_extensions import TypeVar
 
+from statekit.job.declarations import declares
 from statekit.job.stream import Stream
 from statekit.kv import operations
 from statekit.kv.requests import Given, Keys
@@ -41,6 +42,7 @@ class ExpiringOperations(Generic[K, V]):
     def expire(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[ExpireOptions]
     ) -> Stream[R]: ...
+    @declares("store.expire")
     def expire(
         self,
         stream: Stream[T],
@@ -79,6 +81,7 @@ class ExpiringOperations(Generic[K, V]):
     def persist(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[CellOptions]
     ) -> Stream[R]: ...
+    @declares("store.persist")
     def persist(
         self,
         stream: Stream[T],

@@ -15,6 +15,7 @@ from typing import Any, Generic, Required, Unpack, overload
 from typing_extensions import TypeVar
 
 from statekit.errors import StateTypeError
+from statekit.job.declarations import declares
 from statekit.job.stream import Stream
 from statekit.kv import operations
 from statekit.kv.annotations import type_text
@@ -58,6 +59,7 @@ class ReducingOperations(Generic[K, V]):
     def increment(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[IncrementOptions]
     ) -> Stream[R]: ...
+    @declares("store.increment")
     def increment(
         self,
         stream: Stream[T],
@@ -99,6 +101,7 @@ class ReducingOperations(Generic[K, V]):
     def append(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[ReduceOptions]
     ) -> Stream[R]: ...
+    @declares("store.append")
     def append(
         self,
         stream: Stream[T],
@@ -139,6 +142,7 @@ class ReducingOperations(Generic[K, V]):
     def reduce(
         self, stream: Stream[T], fn: Any, *, into: type[R], **options: Unpack[ReduceOptions]
     ) -> Stream[R]: ...
+    @declares("store.reduce")
     def reduce(
         self,
         stream: Stream[T],

@@ -10,6 +10,7 @@ from typing import Any, Generic, Required, TypedDict, Unpack, overload
 from typing_extensions import TypeVar
 
 from statekit.errors import StateTypeError
+from statekit.job.declarations import declares
 from statekit.job.stream import Stream
 from statekit.kv import range_operations as ranges_of
 from statekit.kv.annotations import list_of, optional, pair_of
@@ -88,6 +89,7 @@ class SortedOperations(Generic[K, V]):
     def scan(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[ScanOptions]
     ) -> Stream[R]: ...
+    @declares("store.scan")
     def scan(
         self,
         stream: Stream[T],
@@ -147,6 +149,7 @@ class SortedOperations(Generic[K, V]):
     def multi_scan(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[MultiScanOptions]
     ) -> Stream[R]: ...
+    @declares("store.multi_scan")
     def multi_scan(
         self,
         stream: Stream[T],
@@ -188,6 +191,7 @@ class SortedOperations(Generic[K, V]):
     def count(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[RangeOptions]
     ) -> Stream[R]: ...
+    @declares("store.count")
     def count(
         self,
         stream: Stream[T],
@@ -218,6 +222,7 @@ class SortedOperations(Generic[K, V]):
     def first(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[RangeOptions]
     ) -> Stream[R]: ...
+    @declares("store.first")
     def first(
         self,
         stream: Stream[T],
@@ -247,6 +252,7 @@ class SortedOperations(Generic[K, V]):
     def last(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[RangeOptions]
     ) -> Stream[R]: ...
+    @declares("store.last")
     def last(
         self,
         stream: Stream[T],
@@ -274,6 +280,7 @@ class SortedOperations(Generic[K, V]):
     def remove_range(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[RangeOptions]
     ) -> Stream[R]: ...
+    @declares("store.remove_range")
     def remove_range(
         self,
         stream: Stream[T],
@@ -316,6 +323,7 @@ class SortedOperations(Generic[K, V]):
         into: type[R],
         name: str | None = ...,
     ) -> Stream[R]: ...
+    @declares("store.trim")
     def trim(
         self,
         stream: Stream[T],

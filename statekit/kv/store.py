@@ -10,8 +10,10 @@ from typing import Any, Required, TypedDict, Unpack, overload
 
 from typing_extensions import TypeVar
 
+from statekit.declared_call import declarable
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
+from statekit.job.declarations import declares
 from statekit.job.job import Job
 from statekit.job.stream import Stream
 from statekit.kv import operations
@@ -74,6 +76,7 @@ class VersionOptions(TypedDict, total=False):
     name: str | None
 
 
+@declarable("KVStore")
 class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperations[K, V]):
     """A key-value store in a job. Its operations are streams, and its values are state.
 
@@ -159,6 +162,11 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
         return f"<KVStore {self.name!r}: {', '.join(self._operator.operations) or 'no operations'}>"
 
     @property
+    def job(self) -> Job | None:
+        """The job of the store; None before `Job.add`."""
+        return self._operator.job
+
+    @property
     def function(self) -> Process[Any, ..., Any]:
         """The process function of the store, with all operations so far.
 
@@ -198,6 +206,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
             )
         store.job = job
 
+    @declares("store.changes")
     def changes(self, *, name: str | None = None) -> Stream[StoreChange[K, V]]:
         """Return the stream of all changes that operations make, in the order of each key.
 
@@ -238,6 +247,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
     def put(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[PutForOptions]
     ) -> Stream[R]: ...
+    @declares("store.put")
     def put(
         self,
         stream: Stream[T],
@@ -283,6 +293,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
     def remove(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[CellOptions]
     ) -> Stream[R]: ...
+    @declares("store.remove")
     def remove(
         self,
         stream: Stream[T],
@@ -320,6 +331,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
         into: type[R],
         **options: Unpack[CellOptions],
     ) -> Stream[R]: ...
+    @declares("store.update")
     def update(
         self,
         stream: Stream[T],
@@ -358,6 +370,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
     def put_if_absent(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[PutOptions]
     ) -> Stream[R]: ...
+    @declares("store.put_if_absent")
     def put_if_absent(
         self,
         stream: Stream[T],
@@ -392,6 +405,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
     def compare_and_set(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[CompareOptions]
     ) -> Stream[R]: ...
+    @declares("store.compare_and_set")
     def compare_and_set(
         self,
         stream: Stream[T],
@@ -438,6 +452,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
     def exists(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[CellOptions]
     ) -> Stream[R]: ...
+    @declares("store.exists")
     def exists(
         self,
         stream: Stream[T],
@@ -478,6 +493,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
         into: type[R],
         **options: Unpack[CellOptions],
     ) -> Stream[R]: ...
+    @declares("store.get")
     def get(
         self,
         stream: Stream[T],
@@ -522,6 +538,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
         into: type[R],
         **options: Unpack[CellOptions],
     ) -> Stream[R]: ...
+    @declares("store.get_with")
     def get_with(
         self,
         stream: Stream[T],
@@ -549,6 +566,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
     def versions(
         self, stream: Stream[T], *, into: type[R], **options: Unpack[VersionOptions]
     ) -> Stream[R]: ...
+    @declares("store.versions")
     def versions(
         self,
         stream: Stream[T],
@@ -617,6 +635,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
         into: type[R],
         name: str | None = ...,
     ) -> Stream[R]: ...
+    @declares("store.multi_get")
     def multi_get(
         self,
         stream: Stream[T],

@@ -33,7 +33,7 @@ from statekit.kv.requests import (
     requests_of,
 )
 from statekit.shown import shown
-from statekit.state.options import TTL
+from statekit.state.options import TTL, ttl_fault
 from statekit.timestamp import duration_to_micros
 
 
@@ -111,10 +111,8 @@ class StoreOperator:
                 f"{self.where}: value={type_text(value)}: None stands for an absent value, so "
                 "that it is no value: leave it out of the type"
             )
-        if ttl is not None and not isinstance(ttl, TTL):
-            raise StateTypeError(
-                f"{self.where}: ttl={shown(ttl)}: give a TTL, as in sk.TTL('30 days')"
-            )
+        if fault := ttl_fault(ttl):
+            raise StateTypeError(f"{self.where}: {fault}")
         self.keys = _key_parts(key)
         self.value = value
         self.sort = sort

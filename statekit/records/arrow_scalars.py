@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statekit.declared_call import declarable
 from statekit.errors import StateTypeError
 from statekit.foreign import is_foreign
 from statekit.number_faults import int_fault
@@ -172,6 +173,7 @@ def _all_in_utc(values: list[Any]) -> bool:
     return {value.tzinfo for value in values if value is not None} <= {dt.UTC}
 
 
+@declarable("Decimals")
 @dataclasses.dataclass(frozen=True)
 class Decimals:
     """The precision of a Decimal field: `Annotated[Decimal, Decimals(12, 2)]`.

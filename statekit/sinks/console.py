@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 import pyarrow as pa
 
+from statekit.declared_call import declarable
 from statekit.errors import StateTypeError
 from statekit.number_faults import int_fault
 from statekit.printable import printable
@@ -70,6 +71,7 @@ class Console(Sink):
             terminal.print(Text(f"and {count - self.limit:,} more"))
 
 
+@declarable("sinks.console")
 def console(limit: int = 20) -> Console:
     """Return a sink that prints the outputs of each epoch as a table, in any runtime.
 

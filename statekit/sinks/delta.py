@@ -15,6 +15,7 @@ import pyarrow as pa
 from statekit.checkpoint.object_store import StoreOptions, sync_path, without_credentials
 from statekit.checkpoint.store import Store
 from statekit.checkpoint.store_url import same_place
+from statekit.declared_call import declarable
 from statekit.errors import ConnectorError, StatekitError
 from statekit.optional_packages import check_installed
 from statekit.sinks.lake.delta_files import NanColumns, added_files, new_file_name, statistics
@@ -181,6 +182,7 @@ class Delta(LakeSink):
             ) from None
 
 
+@declarable("sinks.delta")
 def delta(
     path: object,
     *,

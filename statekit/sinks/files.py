@@ -17,6 +17,7 @@ from statekit.checkpoint.object_store import without_credentials
 from statekit.checkpoint.store import Store, in_parallel
 from statekit.checkpoint.store_url import same_place
 from statekit.clock import unique_id
+from statekit.declared_call import declarable
 from statekit.errors import RestoreError, StorageError
 from statekit.records.json_rows import flat, json_documents
 from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
@@ -172,6 +173,7 @@ class Files(TableSink):
         self._store.remove(path for path, epoch in published if _is_in(epochs, epoch))
 
 
+@declarable("sinks.parquet")
 def parquet(path: object) -> Files:
     """Return a sink that writes Parquet files, with each epoch exactly once, in any runtime.
 
@@ -191,6 +193,7 @@ def parquet(path: object) -> Files:
     return Files(str(path))
 
 
+@declarable("sinks.json_lines")
 def json_lines(path: object) -> Files:
     """Return a sink that writes files with a line of JSON per record, as `parquet` does.
 
@@ -203,6 +206,7 @@ def json_lines(path: object) -> Files:
     return Files(str(path), "json")
 
 
+@declarable("sinks.csv")
 def csv(path: object) -> Files:
     """Return a sink that writes files of CSV with a header each, as `parquet` does.
 

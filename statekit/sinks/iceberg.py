@@ -14,6 +14,7 @@ import pyarrow as pa
 from statekit.checkpoint.object_store import without_credentials
 from statekit.checkpoint.store import Store
 from statekit.checkpoint.store_url import local_path
+from statekit.declared_call import declarable
 from statekit.errors import ConnectorError, StatekitError, StateTypeError
 from statekit.optional_packages import check_installed
 from statekit.secret_options import without_secrets
@@ -160,6 +161,7 @@ class Iceberg(LakeSink):
         return without_credentials(without_secrets(text, properties))
 
 
+@declarable("sinks.iceberg")
 def iceberg(
     table: str,
     *,

@@ -21,6 +21,7 @@ from statekit.clock import stopwatch_s
 from statekit.connectors.kafka import KafkaServers, Option, TopicReader
 from statekit.connectors.kafka_delivery import Delivery, Header, TopicRecord, delivery_of_process
 from statekit.connectors.kafka_headers import ORIGIN, Origin, origin_prefix, record_digest
+from statekit.declared_call import declarable
 from statekit.errors import ConnectorError, StateTypeError
 from statekit.number_faults import int_fault
 from statekit.records.json_rows import json_documents, json_values
@@ -283,6 +284,7 @@ class TransactionalKafkaSink(KafkaSink):
             self._delivery.commit()
 
 
+@declarable("sinks.kafka")
 def kafka(
     servers: str,
     topic: str,

@@ -25,6 +25,7 @@ from statekit.connectors.postgres import (
     name_parts,
     quoted_name,
 )
+from statekit.declared_call import declarable
 from statekit.errors import FencedError, RestoreError, StateTypeError
 from statekit.shown import shown
 from statekit.sinks.database.postgres_log import LastPublication, SinkLog
@@ -395,6 +396,7 @@ class Postgres(TableSink):
         self.database.transaction(_user(attempt.outputs), drop)
 
 
+@declarable("sinks.postgres")
 def postgres(
     url: str,
     table: str,

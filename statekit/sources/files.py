@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Self
 import pyarrow as pa
 
 from statekit.clock import sleep_s, stopwatch_s
+from statekit.declared_call import declarable
 from statekit.errors import ConnectorError, StatekitError, StateTypeError
 from statekit.records.union import Records
 from statekit.shown import shown_text
@@ -492,6 +493,7 @@ class _LineDecoder:
 # ------------------------------------------------------------------ for users
 
 
+@declarable("sources.files")
 def files(
     path: str | Path,
     format: Format = "json",
@@ -532,6 +534,7 @@ look_back=datetime.timedelta(seconds=600))
     return FileSource(str(path), format, order, tail, static, look_back)
 
 
+@declarable("sources.json_lines")
 def json_lines(path: str | Path, **options: Any) -> FileSource:
     """Return a source of files with a JSON object per line. See `files` for the options.
 
@@ -541,6 +544,7 @@ def json_lines(path: str | Path, **options: Any) -> FileSource:
     return files(path, "json", **options)
 
 
+@declarable("sources.csv")
 def csv(path: str | Path, **options: Any) -> FileSource:
     """Return a source of CSV files with a header each. See `files` for the options.
 
@@ -550,6 +554,7 @@ def csv(path: str | Path, **options: Any) -> FileSource:
     return files(path, "csv", **options)
 
 
+@declarable("sources.parquet")
 def parquet(path: str | Path, **options: Any) -> FileSource:
     """Return a source of Parquet files. See `files` for the options.
 
@@ -559,6 +564,7 @@ def parquet(path: str | Path, **options: Any) -> FileSource:
     return files(path, "parquet", **options)
 
 
+@declarable("sources.arrow")
 def arrow(path: str | Path, **options: Any) -> FileSource:
     """Return a source of files and streams of Arrow IPC. See `files` for the options.
 

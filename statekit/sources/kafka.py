@@ -16,6 +16,7 @@ from statekit.connectors.kafka import KafkaPartition, KafkaServers, Option
 from statekit.connectors.kafka_headers import RepeatFilter
 from statekit.connectors.kafka_partitions import PartitionConsumer, reader_of_process
 from statekit.connectors.schema_registry import SchemaRegistry
+from statekit.declared_call import declarable
 from statekit.errors import ConnectorError, StateTypeError
 from statekit.number_faults import int_fault
 from statekit.records.union import Records
@@ -415,6 +416,7 @@ class _Prefetched:
             self._count += len(messages)
 
 
+@declarable("sources.kafka")
 def kafka(
     servers: str,
     topics: str | Sequence[str] | re.Pattern[str],

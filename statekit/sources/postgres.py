@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from statekit.clock import sleep_s, stopwatch_s
 from statekit.connectors.postgres import Database, PostgresSession, is_name, name_parts, quoted_name
+from statekit.declared_call import declarable
 from statekit.errors import ConnectorError, RestoreError, StateTypeError
 from statekit.shown import shown
 from statekit.sources.decoding.decoder import OFFSET_PREFIX
@@ -264,6 +265,7 @@ class PostgresSource(Source):
         return tuple(map(str, values))
 
 
+@declarable("sources.postgres")
 def postgres(
     url: str,
     table_or_query: str,

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from statekit.clock import now_us, sleep_s
+from statekit.declared_call import declarable
 from statekit.errors import StateTypeError
 from statekit.sources.source import Offset, Offsets, Source
 
@@ -65,6 +66,7 @@ class RateSource(Source):
         return self.latest(offsets, 1 << 62, 0.0)["all"]["number"] - offsets["all"]["number"]  # type: ignore[no-any-return]
 
 
+@declarable("sources.rate")
 def rate(per_second: float) -> RateSource:
     """Return a source of records with `number: int`, from 0 on, and `at: datetime`.
 

@@ -13,6 +13,7 @@ from typing import Literal
 import pyarrow as pa
 
 from statekit.connectors.growing_pauses import GrowingPauses
+from statekit.declared_call import declarable
 from statekit.errors import ConnectorError, StateTypeError
 from statekit.records.union import Records
 from statekit.shown import shown_text
@@ -210,6 +211,7 @@ class _Connection:
             self._changed.notify_all()
 
 
+@declarable("sources.socket")
 def socket(
     host: str, port: int, format: Literal["json", "text"] = "json", *, connect_s: float = 10.0
 ) -> SocketSource:

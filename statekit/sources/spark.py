@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from statekit.checkpoint.object_store import without_credentials
+from statekit.declared_call import declarable
 from statekit.errors import StateTypeError
 from statekit.shown import shown, type_name
 from statekit.sources.source import Source
@@ -75,6 +76,7 @@ AnySource = Source | SparkSource
 """What a job can declare as the origin of an input."""
 
 
+@declarable("sources.spark")
 def spark(
     format: str,
     *,

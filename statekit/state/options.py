@@ -10,6 +10,7 @@ from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorTy
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from statekit.checkpoint.job_file import Clock, TtlRecord
+from statekit.declared_call import declarable
 from statekit.errors import StateTypeError
 from statekit.shown import shown
 from statekit.timestamp import duration_to_micros
@@ -19,6 +20,7 @@ Acc = TypeVar("Acc")
 Out = TypeVar("Out")
 
 
+@declarable("Default")
 @dataclass(frozen=True)
 class Default:
     """The value of an absent `ValueState`: `Annotated[ValueState[int], Default(0)]`."""
@@ -26,6 +28,7 @@ class Default:
     value: Any
 
 
+@declarable("TTL")
 @dataclass(frozen=True)
 class TTL:
     """The lifetime of state: `Annotated[ValueState[int], TTL("30 days")]`.
@@ -84,6 +87,17 @@ class TTL:
         )
 
 
+def ttl_fault(ttl: object) -> str | None:
+    """Return why an option is no TTL; None for a TTL, or without one.
+
+    >>> ttl_fault("30 days")
+    'ttl=\'30 days\': give a TTL, as in ttl=sk.TTL("30 days")'
+    """
+    if ttl is None or isinstance(ttl, TTL):
+        return None
+    return f'ttl={shown(ttl)}: give a TTL, as in ttl=sk.TTL("30 days")'
+
+
 # The built-in reducers by name: how they may also be given, and the function of two arguments.
 # `min` and `max` return the first of equal values, which is the present one.
 _REDUCERS: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
@@ -113,6 +127,7 @@ def _function_name(fn: object) -> str | None:
     return fn.__qualname__ if module == "builtins" else f"{module}.{fn.__qualname__}"
 
 
+@declarable("Reduce")
 @dataclass(frozen=True)
 class Reduce:
     """The combination of a `ReducingState` value with an added one.
@@ -153,6 +168,7 @@ class Reduce:
         return self.fn
 
 
+@declarable("Aggregate")
 @dataclass(frozen=True)
 class Aggregate(Generic[In, Acc, Out]):
     """The functions of an `AggregatingState`.
@@ -193,6 +209,7 @@ Rule = Literal["even", "union", "broadcast", "hooks"]
 """The redistribution of operator state. "hooks" stands for functions of the user."""
 
 
+@declarable("Redistribute")
 @dataclass(frozen=True)
 class Redistribute:
     """The redistribution of operator state to another number of shards.

@@ -96,6 +96,7 @@ PUBLIC = [
     "mirror",
     "process",
     "read",
+    "secret",
     "session",
     "sinks",
     "sources",

@@ -42,7 +42,7 @@ from statekit.job.windows.window_kind import Window
 from statekit.records.record_type import RecordType
 from statekit.shown import shown
 from statekit.state.map_state import MapState
-from statekit.state.options import TTL
+from statekit.state.options import TTL, ttl_fault
 from statekit.timestamp import DURATION_MAX, duration_to_micros, timedelta_to_micros
 
 Within = dt.timedelta | str | tuple[dt.timedelta | str, dt.timedelta | str]
@@ -239,8 +239,8 @@ def _check_ttl(declaration: JoinDeclaration, points: JoinPoints, ttl: Any) -> No
     """Check that a TTL fits a join."""
     if ttl is None:
         return
-    if not isinstance(ttl, TTL):
-        raise declaration.error(f'ttl={shown(ttl)}: give a TTL, as in ttl=sk.TTL("30 days")')
+    if fault := ttl_fault(ttl):
+        raise declaration.error(fault)
     if points.ends:
         raise declaration.error(
             "ttl= has no effect with within= or window=: records are removed when no match can "

@@ -25,7 +25,7 @@ from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords
 from statekit.shown import shown
 from statekit.state.base import row_sizes
-from statekit.state.options import TTL
+from statekit.state.options import TTL, ttl_fault
 from statekit.state.single_row_states import ValueState
 from statekit.state.timers import Timer
 from statekit.timestamp import (
@@ -83,6 +83,8 @@ def distinct(
             f"{record.name}.{unclear} may be absent or None, and the columns of records have one "
             "null for both: declare it without None, or without NotRequired"
         )
+    if fault := ttl_fault(ttl):
+        raise results.error(fault)
     name = "_".join(("distinct", "by", *key))
     if within is None:
         _check_without_interval(results, event_time, lateness, ttl)

@@ -23,7 +23,7 @@ from statekit.records.panes import OnePane
 from statekit.records.partial_aggregate import ALL_RECORDS, absent_or_none
 from statekit.records.preaggregate import Combiner
 from statekit.records.result_type import ResultRecords
-from statekit.state.options import TTL
+from statekit.state.options import TTL, ttl_fault
 from statekit.state.timers import Timer
 from statekit.timestamp import LATENESS_MAX
 
@@ -62,6 +62,10 @@ class KeptAggregates:
     renamed: Mapping[str, str]
     one_by_one: bool = False
     event_time: str | None = None
+
+    def __post_init__(self) -> None:
+        if fault := ttl_fault(self.ttl):
+            raise self.results.error(fault)
 
     @cached_property
     def accumulations(self) -> Mapping[str, Accumulation]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from statekit.declared_call import declarable
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
 from statekit.job.windows.instants import FIRST, LAST
@@ -48,6 +49,7 @@ class CountWindow(Window):
         return LAST
 
 
+@declarable("count_windows")
 def count_windows(size: int, *, every: int | None = None) -> CountWindow:
     """Return windows of a number of records of a key, in the order in which they arrive.
 

@@ -12,6 +12,7 @@ from types import GenericAlias
 from typing import Annotated, Any, ClassVar, Optional
 
 from statekit.codec.annotations import peel
+from statekit.declared_call import declarable
 from statekit.errors import StateTypeError
 from statekit.functions.field_names import Renaming
 from statekit.job.windows.accumulation import (
@@ -101,6 +102,7 @@ class FieldAggregate(ABC):
         return {"result": self.verb if self.field is None else f"{self.verb}_{names(self.field)}"}
 
 
+@declarable("Count")
 @dataclass(frozen=True)
 class Count(FieldAggregate):
     """The number of records; of a field, the number of values other than None."""
@@ -144,6 +146,7 @@ class _OfField(FieldAggregate):
         )
 
 
+@declarable("Sum")
 @dataclass(frozen=True)
 class Sum(_OfField):
     """The sum of a field. None is skipped; the sum of only None is None.
@@ -155,6 +158,7 @@ class Sum(_OfField):
     accepted = SUMMABLE
 
 
+@declarable("Min")
 @dataclass(frozen=True)
 class Min(_OfField):
     """The smallest value of a field. None is skipped, and so is NaN if there are numbers."""
@@ -162,6 +166,7 @@ class Min(_OfField):
     verb = "min"
 
 
+@declarable("Max")
 @dataclass(frozen=True)
 class Max(_OfField):
     """The largest value of a field. None is skipped, and so is NaN if there are numbers."""
@@ -169,6 +174,7 @@ class Max(_OfField):
     verb = "max"
 
 
+@declarable("Mean")
 @dataclass(frozen=True)
 class Mean(FieldAggregate):
     """The mean of a field: a float for numbers. None is skipped; the mean of only None is None."""
@@ -255,6 +261,7 @@ class _OfRecords(FieldAggregate):
         return {"result": self.text(names)}
 
 
+@declarable("Top")
 @dataclass(frozen=True)
 class Top(_OfRecords):
     """The first records in an order, as a list: `Top(10, by=("-price", "at"))`.
@@ -298,6 +305,7 @@ class Top(_OfRecords):
         return list
 
 
+@declarable("Last")
 @dataclass(frozen=True)
 class Last(_OfRecords):
     """The record with the largest value of a field, or one field of it: `Last("price", by="at")`.
@@ -349,6 +357,7 @@ class First(Last):
         return RecordOrder((self.by,), 1)
 
 
+@declarable("Collect")
 @dataclass(frozen=True)
 class Collect(FieldAggregate):
     """All records, or all values of a field, as a list in the order of arrival. None is skipped.
@@ -373,6 +382,7 @@ class Collect(FieldAggregate):
         return Accumulation(ListState[element], None, listed, ended, get, element=element)  # type: ignore[valid-type]
 
 
+@declarable("OwnAggregate")
 @dataclass(frozen=True)
 class OwnAggregate(FieldAggregate):
     """An aggregate of your own, of the records or of a field: None is added like any value.

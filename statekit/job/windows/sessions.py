@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from statekit.backend.interface import prefix_end
 from statekit.codec.vectorized import sortable_ints
+from statekit.declared_call import declarable
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
 from statekit.job.windows.elements import Row
@@ -96,6 +97,7 @@ class Session(Window):
         return SessionColumns(values, make, self.rows(values.functions, deadlines), combiner)
 
 
+@declarable("session")
 def session(gap: dt.timedelta | str, *, at_most: dt.timedelta | str | None = None) -> Session:
     """Return windows per key from a record to `gap` after the last record that follows.
 

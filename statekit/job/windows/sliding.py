@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from statekit.codec.vectorized import sortable_ints
+from statekit.declared_call import declarable
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
 from statekit.job.windows.calendar_windows import CalendarWindow, calendar_windows, is_calendar
@@ -114,6 +115,7 @@ class Sliding(Window):
         return SlidingColumns(values, make, self.rows(values.functions, deadlines), combiner)
 
 
+@declarable("tumbling")
 def tumbling(
     size: dt.timedelta | str, offset: dt.timedelta | str = _ZERO, *, zone: str | None = None
 ) -> Sliding | CalendarWindow:
@@ -142,6 +144,7 @@ def tumbling(
     return Sliding(length, length, window_duration(offset, "offset", least=0))
 
 
+@declarable("sliding")
 def sliding(
     size: dt.timedelta | str,
     every: dt.timedelta | str,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from statekit.declared_call import declarable
 from statekit.sinks.protocol.sink import Attempt, Guarantee, Sink
 
 
@@ -91,6 +92,7 @@ class Writer(FrameSink):
         df.write.format(self.format).mode(self.mode).options(**self.options).save()
 
 
+@declarable("sinks.writer")
 def writer(format: str, *, mode: str = "append", **options: object) -> Writer:
     """Return a sink for any DataFrame writer format.
 
@@ -119,6 +121,7 @@ class Callback(FrameSink):
         self.fn(df, attempt.epoch)
 
 
+@declarable("sinks.callback")
 def callback(fn: Callable[[Any, int], object], *, concurrent: bool = False) -> Callback:
     """Return a sink that calls a function `(df, epoch)` once per epoch before the commit.
 

@@ -269,3 +269,17 @@ def test_a_union_and_plain_dicts_are_refused() -> None:
         both.aggregate(key="shop", n=sk.Count())
     with pytest.raises(sk.StateTypeError, match="a dict has no declared fields"):
         job.source("rows", dict).aggregate(key="shop", n=sk.Count())
+
+
+@pytest.mark.parametrize("add", ["aggregate", "count", "last", "top", "distinct"])
+def test_a_ttl_of_another_type_is_refused_by_every_operator_per_key(add: str) -> None:
+    orders = sk.Job("shop").source("orders", Order)
+    declare: dict[str, Any] = {
+        "aggregate": lambda ttl: orders.aggregate(key="shop", n=sk.Count(), ttl=ttl),
+        "count": lambda ttl: orders.count(on="shop", ttl=ttl),
+        "last": lambda ttl: orders.last(on="shop", by="cents", ttl=ttl),
+        "top": lambda ttl: orders.top(2, by="cents", on="shop", ttl=ttl),
+        "distinct": lambda ttl: orders.distinct("shop", ttl=ttl),
+    }
+    with pytest.raises(sk.StateTypeError, match=r"ttl=.30 days.: give a TTL, as in ttl=sk.TTL\("):
+        declare[add]("30 days")

@@ -397,7 +397,7 @@ def test_an_operation_that_does_not_fit_is_refused_and_leaves_nothing_behind(wha
         ({"value": None}, "None stands for an absent value"),
         ({"key": "str"}, "key='str'.*: give a type, such as str"),
         ({"key": tuple}, "give a type, such as str or tuple.str, int."),
-        ({"ttl": "30 days"}, "ttl='30 days': give a TTL, as in sk.TTL"),
+        ({"ttl": "30 days"}, "ttl='30 days': give a TTL, as in ttl=sk.TTL"),
         ({"lateness": "5 seconds"}, "lateness= needs event_time="),
         ({"ties": "arrival"}, "ties= needs event_time="),
         ({"ties": "time"}, "ties='time': use"),

@@ -12,9 +12,12 @@ import pytest
 import statekit
 from tests.support.places import ROOT
 
-# What a user has in other ways: messages with values of users, and whether a value, a number or a
-# duration is of its type.
+# What a user has in other ways: messages with values of users, whether a value, a number or a
+# duration is of its type, and calls that a document of the job keeps.
 MESSAGES_AND_CHECKS = {
+    "statekit.declared_call": {"declarable"},
+    "statekit.job.declarations": {"declares"},
+    "statekit.state.options": {"ttl_fault"},
     "statekit.shown": {"shown"},
     "statekit.number_faults": {"int_fault"},
     "statekit.timestamp": {"duration_to_micros"},

@@ -44,7 +44,6 @@ class RandomJoin:
 
     Parameters:
         seed: of all choices.
-        expires: rows of joins without an end may have a TTL, in the processing time of a harness.
 
     Attributes:
         how, options: of the join.
@@ -53,7 +52,6 @@ class RandomJoin:
     """
 
     seed: int
-    expires: bool = True
     how: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     left: list[list[Left]] = field(default_factory=list)
@@ -72,8 +70,7 @@ class RandomJoin:
         self._every = min(self._every, self._size)
         self._span = chosen.choice([5, 30, 200]) if self._kind != "calendar" else 20_000
         self._is_late = chosen.random() < 0.5  # records arrive in any order, and lateness covers it
-        has_ttl = self.expires and self._kind == "none"
-        self._ttl = chosen.choice([None, 1, 20]) if has_ttl else None
+        self._ttl = chosen.choice([None, 1, 20]) if self._kind == "none" else None
         self.options = self._chosen_options()
         self._fill()
 

@@ -19,6 +19,7 @@ from rich.table import Table
 from statekit.clock import now_us
 from statekit.timestamp import instant
 from tests.bench import (
+    as_of,
     bootstrap,
     checks,
     durability,
@@ -70,6 +71,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "bootstrap": bootstrap.bootstrapped,
     **opening.BENCHMARKS,
     "tables": tables.tables,
+    "as-of": as_of.point_in_time,
     "durability-commit": durability.commits,
     "durability-uploads": durability.uploads,
     "durability-restore": durability.restores,

@@ -24,7 +24,7 @@ _SPARK = (*_SHARD, "job", "sinks", "spark")
 _FOLDERS: dict[str, tuple[str, ...]] = {
     "serve": (*_STORED, "query", "server"),
     "replica": (*_STORED, "query", "records"),
-    "tables": (*_STORED, "query"),
+    **dict.fromkeys(("tables", "as"), (*_STORED, "query")),
     "opening": (_TOP, "backend"),
     "store": (*_SPARK, "kv"),
     "checks": (*_SHARD, "job", "testing"),

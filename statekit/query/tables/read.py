@@ -215,12 +215,18 @@ class StateTable:
             raise QueryError(
                 f"{self.place} has no past values: as_of= reads `value` of a KVStore with history="
             )
-        value, since, former = (
-            StateTable(self._checkpoint, self._operator.name, name) for name in STATES_OF_HISTORY
+        families = [Family(self._operator, name) for name in STATES_OF_HISTORY]
+        former = StateTable(self._checkpoint, self._operator.name, "former")
+        store = StoreAsOf(
+            families,
+            [shard.groups for shard in epoch.shards],
+            self._manifest.key_groups,
+            lambda groups: self._unpacked.opened_groups(groups, STATES_OF_HISTORY),
+            former.expired_until,
+            BEGINNING if epoch.watermark_us is None else epoch.watermark_us,
         )
-        now_us = BEGINNING if epoch.watermark_us is None else epoch.watermark_us
         with self._located():
-            return StoreAsOf(value, since, former, now_us).joined(wanted)
+            return store.joined(wanted)
 
     def schema(self, *, wide_ints: bool = False, allow_pickle: bool = False) -> pa.Schema:
         """Return the schema of the record batches.

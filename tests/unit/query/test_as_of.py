@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +19,14 @@ import statekit as sk
 from statekit import sources
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError, StateTypeError
+from statekit.query.tables import as_of
+from statekit.working_copy import unpacked_shard
+from tests.support.effort import SOAK
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 NOW = 60
+HISTORY = 40
+KEYS = ("", "a", "a\0", "b", "ü")
 SECONDS = pa.timestamp("s", "UTC")
 
 
@@ -44,31 +52,47 @@ def minute(number: int) -> dt.datetime:
 
 
 puts = st.lists(
-    st.tuples(st.sampled_from("abc"), st.none() | st.integers(0, 9), st.integers(0, NOW - 1)),
+    st.tuples(st.sampled_from(KEYS), st.none() | st.integers(0, 9), st.integers(0, NOW - 1)),
     max_size=25,
 )
 questions = st.lists(
-    st.tuples(st.sampled_from("abcd"), st.integers(-5, NOW + 3)), min_size=1, max_size=20
+    st.tuples(st.sampled_from((*KEYS, "never")), st.integers(-5, NOW + 3)), min_size=1, max_size=20
 )
 
 
-def shop() -> sk.Job:
+def shop(minutes: int = HISTORY) -> sk.Job:
     job = sk.Job("shop")
-    store = job.add(sk.KVStore("prices", key=str, value=int, event_time="at", history="40 minutes"))
+    history = f"{minutes} minutes"
+    store = job.add(sk.KVStore("prices", key=str, value=int, event_time="at", history=history))
     store.put(job.source("puts", Put), key="item", value="value")
     store.remove(job.source("removals", Removal), key="item")
     store.get(job.source("asked", Question), key="item", as_of="then").sink("answers")
     return job
 
 
-def run_to_now(inputs: dict[str, list[Any]], checkpoint: Repository, **options: Any) -> list[Any]:
-    """Run until the watermark is `NOW`, and return all answers."""
+def inputs_of(puts: list[Any]) -> dict[str, list[Any]]:
+    """Records of values, and of removals, which are None."""
+    puts = sorted(puts, key=itemgetter(2))
+    return {
+        "puts": [Put(item, value, minute(at)) for item, value, at in puts if value is not None],
+        "removals": [Removal(item, minute(at)) for item, value, at in puts if value is None],
+    }
+
+
+def run_to_now(
+    inputs: dict[str, list[Any]], checkpoint: Repository, earlier: int = HISTORY, **options: Any
+) -> list[Any]:
+    """Run until the watermark is `NOW`, and return all answers.
+
+    Parameters:
+        earlier: the history of the first run, in minutes.
+    """
     last = {
         "puts": Put("z", 0, minute(NOW)),
         "removals": Removal("y", minute(NOW)),
         "asked": Question("z", minute(NOW), minute(NOW)),
     }
-    shop().run({**inputs, "asked": []}, checkpoint=checkpoint, drain=False, **options)
+    shop(earlier).run({**inputs, "asked": []}, checkpoint=checkpoint, drain=False, **options)
     options["epoch_size"] = 100  # else the first question would make others late
     given, answers = dict(inputs), list[Any]()
     for _ in range(2):
@@ -87,20 +111,31 @@ def asked_of(questions: list[Question]) -> pa.Table:
     )
 
 
-@settings(max_examples=12, deadline=None)
-@given(puts=puts, questions=questions, shards=st.integers(1, 3), size=st.integers(1, 30))
-def test_offline_and_online_agree(
-    puts: list[Any], questions: list[Any], shards: int, size: int
+@contextlib.contextmanager
+def small_limits(*, on_disk: bool) -> Iterator[None]:
+    """Few requests in a block, and shards in RocksDB also if they are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(as_of, "_BLOCK_REQUESTS", 3)
+        if on_disk:
+            patch.setattr(unpacked_shard, "_FEW_BYTES", 0)
+        yield
+
+
+@settings(max_examples=200 if SOAK else 12, deadline=None)
+@given(
+    puts=puts,
+    questions=questions,
+    shards=st.integers(1, 3),
+    size=st.integers(1, 30),
+    earlier=st.sampled_from((HISTORY, 10)),
+)
+def test_offline_and_online_agree_also_after_a_longer_history(
+    puts: list[Any], questions: list[Any], shards: int, size: int, earlier: int
 ) -> None:
-    puts = sorted(puts, key=lambda put: put[2])
     asked = [Question(item, minute(then), minute(NOW)) for item, then in questions]
-    inputs: dict[str, list[Any]] = {
-        "puts": [Put(item, value, minute(at)) for item, value, at in puts if value is not None],
-        "removals": [Removal(item, minute(at)) for item, value, at in puts if value is None],
-        "asked": asked,
-    }
+    inputs = {**inputs_of(puts), "asked": asked}
     checkpoint = Repository.in_memory()
-    answers = run_to_now(inputs, checkpoint, parallelism=shards, epoch_size=size)
+    answers = run_to_now(inputs, checkpoint, earlier, parallelism=shards, epoch_size=size)
     online = {
         (answer.key, answer.as_of): (answer.value, answer.status)
         for answer in answers
@@ -111,6 +146,40 @@ def test_offline_and_online_agree(
     assert {
         (row["key"], row["at"]): (row["value"], row["status"]) for row in table.to_pylist()
     } == online
+
+
+def model(puts: list[Any], item: str, then: int) -> tuple[int | None, str]:
+    """The value of a key at a time, and its status, as the documentation of stores has them."""
+    if then > NOW:
+        return None, "not yet"
+    if then < NOW - HISTORY:
+        return None, "too old"
+    # Those of one time run in the order of operations, puts first, and then of their fields.
+    ordered = sorted(
+        (at, value is None, value or 0, value) for key, value, at in puts if key == item
+    )
+    value = next((value for at, *_, value in reversed(ordered) if at <= then), None)
+    return value, "absent" if value is None else "found"
+
+
+@settings(max_examples=500 if SOAK else 20, deadline=None)
+@given(
+    puts=puts,
+    questions=questions,
+    shards=st.integers(1, 5),
+    size=st.integers(1, 30),
+    on_disk=st.booleans(),
+)
+def test_values_at_times_equal_those_of_a_plain_model(
+    puts: list[Any], questions: list[Any], shards: int, size: int, on_disk: bool
+) -> None:
+    checkpoint = Repository.in_memory()
+    run_to_now({**inputs_of(puts), "asked": []}, checkpoint, parallelism=shards, epoch_size=size)
+    asked = [Question(item, minute(then), minute(NOW)) for item, then in questions]
+    with small_limits(on_disk=on_disk):
+        table = sk.read(checkpoint, "prices", "value", as_of=asked_of(asked)).read_all()
+    found = list(zip(table["value"].to_pylist(), table["status"].to_pylist(), strict=True))
+    assert found == [model(puts, item, then) for item, then in questions]
 
 
 def test_other_columns_are_kept_and_wrong_ones_refused() -> None:

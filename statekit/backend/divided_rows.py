@@ -25,8 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statekit.backend.scratch import scratch_directory
-from statekit.errors import StorageError
+from statekit.backend.scratch import scratch_directory, written_there
 
 _GATHERED_BYTES = 64 << 20
 _PIECE_ROWS = 65_536
@@ -118,9 +117,10 @@ class DividedRows:
             self._in_memory = {state: self._divided(state) for state in self._gathered}
             return
         self._write()
-        with _on_disk():
+        with written_there():
             self._writer.close()
-            file = self._closing.enter_context(pa.memory_map(str(self._path)))
+            # Not mapped: the pages that were read would count as memory of this process.
+            file = self._closing.enter_context(pa.OSFile(str(self._path)))
             self._reader = pa.ipc.open_file(file)
 
     def _divided(self, state: str) -> list[pa.RecordBatch]:
@@ -149,7 +149,7 @@ class DividedRows:
     def _append(self, part: pa.RecordBatch) -> _Piece:
         size = _SORTED_PIECE_ROWS if self._is_sorted else part.num_rows
         starts = range(0, part.num_rows, size)
-        with _on_disk():
+        with written_there():
             if self._writer is None:
                 directory = self._closing.enter_context(scratch_directory("rewrite"))
                 self._path = directory / "rows.arrow"
@@ -191,7 +191,7 @@ def _joined(
     joined: list[pa.RecordBatch] = []
     count = 0
     for piece in pieces:
-        with _on_disk():
+        with written_there():
             joined += [reader.get_batch(number) for number in range(*piece)]
         count += joined[-1].num_rows
         if count >= _PIECE_ROWS:
@@ -270,7 +270,7 @@ class _Run:
         return rows
 
     def _read(self) -> None:
-        with _on_disk():
+        with written_there():
             self._rows = self._reader.get_batch(self._next)
         self._next += 1
 
@@ -286,14 +286,3 @@ class _Keys(Sequence[bytes]):
 
     def __getitem__(self, at: Any) -> Any:
         return self._keys[at].as_py()
-
-
-@contextlib.contextmanager
-def _on_disk() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"cannot write rows to a temporary file: {error}. Nothing committed is lost: make "
-            "space there or set TMPDIR, then start again"
-        ) from error

@@ -54,6 +54,22 @@ def scratch_directory(purpose: str, below: Path | None = None) -> Iterator[Path]
 
 
 @contextlib.contextmanager
+def written_there() -> Iterator[None]:
+    """Convert the errors of reads and writes in a scratch directory.
+
+    Raises:
+        StorageError: the local disk is full or failed.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot write rows to a temporary file: {error}. Nothing committed is lost: make "
+            "space there or set TMPDIR, then start again"
+        ) from error
+
+
+@contextlib.contextmanager
 def _in_use(home: Path) -> Iterator[None]:
     """Lock a new directory. The lock has its name only when it is held: a directory without one is
     not removed.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +251,6 @@ class _StateInput:
         self.family = Family(record, TIMERS if self._spec is None else self._spec.name)
         self._name, self._origin, self._refusals = name, origin, refusals
         self._key_groups = described.key_groups
-        self._seen = SeenKeys()
 
     def rows(self) -> Iterator[RowColumns]:
         """Yield the rows of the table.
@@ -258,6 +258,11 @@ class _StateInput:
         Raises:
             BootstrapError: too many rows do not fit, or columns are missing or of another type.
         """
+        with closing(SeenKeys()) as seen:
+            yield from self._new_rows(seen)
+
+    def _new_rows(self, seen: SeenKeys) -> Iterator[RowColumns]:
+        """Yield the rows whose row keys were not seen before."""
         encoder: RowEncoder | None = None
         schema = None
         for batch in record_batches(self._origin, self._name):
@@ -268,7 +273,7 @@ class _StateInput:
                 continue
             found, places, refused = encoder.rows(batch)
             reasons = {refusal.place: refusal.reason for refusal in refused}
-            repeated = self._seen.repeated(found.keys)
+            repeated = seen.repeated(found.keys)
             if repeated.any():
                 reasons |= dict.fromkeys(
                     (places[at] for at in np.flatnonzero(repeated).tolist()), _REPEATED

@@ -335,8 +335,9 @@ class Job(Plan):
         Parameters:
             state: operator and state, such as "totals.sum", or "totals._timers"; or several with
                 their tables.
-            from_: the table of a single state: an Arrow table or reader, a frame of pandas or
-                Polars, the path of Parquet files, or a bounded source with these columns.
+            from_: the table of a single state: an Arrow table or reader, an iterable of
+                batches, a frame of pandas or Polars, the path of Parquet files, or a bounded source
+                with these columns.
             checkpoint: a directory, an object store URL or an open repository, without epochs.
             parallelism: shards per operator.
             refuse: how many rows may be refused: rows without a key, with a key that occurred

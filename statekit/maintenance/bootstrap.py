@@ -35,7 +35,7 @@ from statekit.query.tables.given_rows import record_batches
 from statekit.query.tables.packed_bytes import RowColumns
 from statekit.query.tables.row_parts import Family
 from statekit.query.tables.table import column_names
-from statekit.query.tables.table_rows import SHARD_BYTES, RowEncoder, cell_text, encoder_of
+from statekit.query.tables.table_rows import RowEncoder, cell_text, encoder_of, local_rows_of
 from statekit.query.tables.timer_rows import TimerRows
 from statekit.shown import shown
 from statekit.state.base import StateSpec
@@ -294,12 +294,10 @@ class _StateInput:
             BootstrapError: too many rows do not fit, or columns are missing or of another type.
         """
         found: list[LocalRows] = [[] for _ in range(parallelism)]
-        for batch in self.rows():
-            pairs = zip(batch.keys.to_pylist(), batch.rows.to_pylist(), strict=True)
-            for row_key, row in pairs:
-                shard = int.from_bytes(row_key[:SHARD_BYTES], "big")
+        for rows in map(local_rows_of, self.rows()):
+            for shard, row_key, row in zip(rows.shards or (), rows.keys, rows.rows, strict=True):
                 found += [[] for _ in range(len(found), shard + 1)]
-                found[shard].append((row_key[SHARD_BYTES:], row))
+                found[shard].append((row_key, row))
         return found
 
     def _encoder(self, schema: pa.Schema) -> RowEncoder:

@@ -92,7 +92,7 @@ class NewOperator:
         self._shards, self._key_groups = shards, key_groups
         self._declared = operator.record()
         self._written: dict[str, WrittenState] = {}
-        self._local: dict[str, list[LocalRows]] = {}
+        self._local: dict[str, list[dict[bytes, bytes]]] = {}
         ends = [last for _, last in group_ranges(shards, key_groups)]
         families = self._declared.holds_by_key
         self._divided = DividedRows(families, ends, is_sorted=True)
@@ -149,7 +149,7 @@ class NewOperator:
             groups, shards = self._key_groups, self._shards
             self._written[name] = WrittenState(self.operator, name, groups, shards, now_us(clock))
             if self._written[name].is_local:
-                self._local[name] = [[] for _ in range(shards)]
+                self._local[name] = [{} for _ in range(shards)]
         return self._written[name]
 
     def put(self, name: str, rows: RowColumns) -> None:
@@ -158,9 +158,14 @@ class NewOperator:
         self._divided.add(name, *rows)
 
     def put_local(self, name: str, rows: RowBatch) -> None:
-        """Add rows of a written operator state."""
+        """Add rows of a written operator state.
+
+        Raises:
+            StateTypeError: a shard has several rows for one place.
+        """
         for shard, key, row in zip(rows.shards or (), rows.keys, rows.rows, strict=True):
-            self._local[name][shard].append((key, row))
+            if self._local[name][shard].setdefault(key, row) is not row:
+                raise self._written[name].repeated_in(shard)
 
     # ------------------------------------------------------------------------------ its record
 
@@ -295,7 +300,9 @@ class NewOperator:
     def _local_rows(self, record: OperatorRecord, epoch: int) -> dict[str, list[LocalRows]]:
         """Return the rows of each operator state, for each new shard."""
         specs = {spec.name: spec for spec in self.operator.declared.states}
-        local = dict(self._local)
+        local = {
+            name: [list(rows.items()) for rows in shards] for name, shards in self._local.items()
+        }
         for copied in self.copied:
             stored = local_rows(self._source.repository, copied.operator, self._source.manifest)
             for old, rows in stored.items():

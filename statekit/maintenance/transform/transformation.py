@@ -23,6 +23,7 @@ from statekit.maintenance.transform.state_row import StateRow
 from statekit.maintenance.transform.typed_reads import AnyProcess, KeyStates, TypedReads
 from statekit.maintenance.transform.written_state import WrittenState
 from statekit.query.rows.reader import CheckpointReader
+from statekit.query.tables.given_rows import is_table, record_batches
 from statekit.query.tables.packed_bytes import RowBatch, RowColumns
 from statekit.query.tables.read import StateTable
 from statekit.shown import shown, type_name
@@ -200,12 +201,7 @@ class Transformation:
         self._new(operator if to is None else to, "copy").copy(Copied(record, families))
         self._settled.update((operator, name) for name in names)
 
-    def write(
-        self,
-        operator: str,
-        state: str,
-        rows: pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch] | Iterable[StateRow],
-    ) -> None:
+    def write(self, operator: str, state: str, rows: Any) -> None:
         """Add rows to a state of the new job, in any order. It may be called several times.
 
         Rows of one key and place are combined by a `ReducingState`, and by an `AggregatingState`
@@ -214,8 +210,9 @@ class Transformation:
         Parameters:
             operator: an operator of the new job.
             state: its state; "_timers" for timers.
-            rows: a record batch, a table, a reader or an iterable of batches, with the columns of
-                `statekit.read`; or an iterable of `StateRow`. `position` and `written` may be
+            rows: what `Job.bootstrap` takes, such as an Arrow table, batch or reader, a frame or an
+                iterable of batches, with the columns of `statekit.read`; or an iterable of
+                `StateRow`. `position` and `written` may be
                 left out, and `expires` is ignored. Of a state with a TTL, rows whose `written` is
                 null or None do not expire, and rows without `written` have the time of the old
                 epoch.
@@ -233,12 +230,10 @@ class Transformation:
         new = self._new(operator, "write")
         written = new.write(state, lambda clock: self._time_of(new.operator, clock))
         for batch in _converted(written, rows):
-            if isinstance(batch, RowColumns):
-                new.put(state, batch)
-            elif written.is_local:
+            if isinstance(batch, RowBatch):
                 new.put_local(state, batch)
             else:
-                new.put(state, RowColumns.of(batch.keys, batch.rows))
+                new.put(state, batch)
 
     def drop(self, operator: str, *states: str) -> None:
         """Give states of the old checkpoint up.
@@ -395,20 +390,20 @@ class Transformation:
 
 def _converted(written: WrittenState, rows: Any) -> Iterator[RowBatch | RowColumns]:
     """Yield rows to write as stored rows, in batches."""
-    if isinstance(rows, pa.RecordBatch):
-        rows = [rows]
-    elif isinstance(rows, pa.Table):
-        rows = rows.to_batches()
-    elif not isinstance(rows, Iterable):
-        raise _unknown(written, rows)
+    if not is_table(rows):
+        if not isinstance(rows, Iterable):
+            raise _unknown(written, rows)
+        given = iter(rows)
+        first = list(islice(given, 1))
+        rows = chain(first, given)
+        if not first or not isinstance(first[0], pa.RecordBatch):
+            yield from _of_typed_rows(written, rows)
+            return
+    yield from map(written.of_batch, record_batches(rows, written.where, may_be_empty=True))
+
+
+def _of_typed_rows(written: WrittenState, rows: Iterable[Any]) -> Iterator[RowBatch | RowColumns]:
     given = iter(rows)
-    first = next(given, None)
-    if first is None:
-        return
-    given = chain([first], given)
-    if isinstance(first, pa.RecordBatch):
-        yield from map(written.of_batch, given)
-        return
     while piece := list(islice(given, _PIECE_ROWS)):
         wrong = next((row for row in piece if not isinstance(row, StateRow)), None)
         if wrong is not None:

@@ -28,7 +28,14 @@ from statekit.query.tables.columns import TIMESTAMP
 from statekit.query.tables.packed_bytes import RowBatch, RowColumns
 from statekit.query.tables.row_parts import Family, stamps
 from statekit.query.tables.table import layout_of, names_of
-from statekit.query.tables.table_rows import MISFITS, POSITIONS, RowEncoder, encoder_of, row_text
+from statekit.query.tables.table_rows import (
+    MISFITS,
+    POSITIONS,
+    RowEncoder,
+    encoder_of,
+    local_rows_of,
+    row_text,
+)
 from statekit.query.tables.timer_rows import TimerRows, timer_suffix
 from statekit.shown import shown, shown_error, shown_text
 from statekit.state.base import StateSpec
@@ -78,8 +85,8 @@ class WrittenState:
 
     # --------------------------------------------------------------------------- typed rows
 
-    def of_rows(self, rows: Sequence[StateRow]) -> RowBatch:
-        """Return the stored rows of typed rows.
+    def of_rows(self, rows: Sequence[StateRow]) -> RowColumns | RowBatch:
+        """Return the stored rows of typed rows: those of operator state with their shards.
 
         Raises:
             StateTypeError: a row is not of the declared type.
@@ -91,7 +98,7 @@ class WrittenState:
                 found.keys.append(prefix + self._place_of(row))
                 found.rows.append(self._value_of(row))
             self._rows += 1
-        return found
+        return found if self.is_local else RowColumns.of(found.keys, found.rows)
 
     def _prefix_of(self, key: Any, found: RowBatch) -> bytes:
         if found.shards is not None:
@@ -149,8 +156,8 @@ class WrittenState:
 
     # ---------------------------------------------------------------------------- columns
 
-    def of_batch(self, batch: pa.RecordBatch) -> RowColumns:
-        """Return the stored rows of a record batch.
+    def of_batch(self, batch: pa.RecordBatch) -> RowColumns | RowBatch:
+        """Return the stored rows of a record batch: those of operator state with their shards.
 
         Raises:
             StateTypeError: a column is missing, unknown or of another type, or a row is not of the
@@ -164,15 +171,23 @@ class WrittenState:
         encoder, wrong = encoder_of(self._family, self._spec.codec, groups, batch.schema)
         if wrong:
             raise self._wrong_columns("; ".join(wrong))
-        return self._checked(encoder, batch, first)
+        rows = self._checked(encoder, batch, first)
+        return self._of_shards(rows, batch, first) if self.is_local else rows
+
+    def _of_shards(self, rows: RowColumns, batch: pa.RecordBatch, first: int) -> RowBatch:
+        found = local_rows_of(rows)
+        for place, shard in enumerate(found.shards or ()):
+            if shard >= self._shards:
+                with self._refused(first + place, row_text(batch.slice(place, 1))):
+                    self._checked_shard(shard)
+        return found
 
     def _complete(self, batch: pa.RecordBatch, spec: StateSpec, first: int) -> pa.RecordBatch:
         """Return a batch with the columns that may be left out, and without deadlines."""
-        if self.is_local or spec.codec.name == PickleCodec.name:
-            what = "it is operator state" if self.is_local else "its values are pickled"
+        if spec.codec.name == PickleCodec.name:
             raise StateTypeError(
-                f"{self.where}: {what}, which has no columns to write. Nothing was written: give "
-                "an iterable of statekit.StateRow"
+                f"{self.where}: its values are pickled, which has no columns to write. Nothing was "
+                "written: give an iterable of statekit.StateRow"
             )
         layout, count = layout_of(self._family), batch.num_rows
         names = names_of(layout.columns)
@@ -224,6 +239,13 @@ class WrittenState:
             ) from error
 
     # ------------------------------------------------------------------ rows of the same key
+
+    def repeated_in(self, shard: int) -> StateTypeError:
+        """Return the error for several rows of operator state of a shard with the same place."""
+        return StateTypeError(
+            f"{self.where}: several rows of shard {shard} have the same place, and the state holds "
+            "one. Nothing was written: combine them before"
+        )
 
     def repeated(self, row_key: bytes, rows: list[bytes]) -> bytes:
         """Return the row of a row key that was written several times: values of a reducing or

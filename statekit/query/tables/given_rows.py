@@ -20,15 +20,19 @@ _OFFSET = "__offset"
 """Columns of sources whose name begins so say where a row is."""
 
 
-def record_batches(origin: Any, name: str) -> Iterator[pa.RecordBatch]:
+def record_batches(
+    origin: Any, name: str, *, may_be_empty: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a table as record batches of bounded size.
 
     The first batch of a table has no rows, so that columns are checked without rows, too.
 
     Parameters:
         origin: an Arrow table, batch or reader; a frame of pandas, Polars or another library with
-            Arrow's C stream interface; the path or URL of Parquet files; or a bounded source.
+            Arrow's C stream interface; an iterable of batches; the path or URL of Parquet files; or
+            a bounded source.
         name: what the rows are of, for messages.
+        may_be_empty: whether something that can be read once only may have no rows.
 
     Raises:
         StateTypeError: it is something else, or a reader or a source without rows.
@@ -40,9 +44,9 @@ def record_batches(origin: Any, name: str) -> Iterator[pa.RecordBatch]:
     if isinstance(origin, str | Path):
         origin = parquet(origin, static=True)
     if isinstance(origin, Source):
-        yield from _rows_of_once(_batches_of_source(origin, name), name)
+        yield from _rows_of_once(_batches_of_source(origin, name), name, may_be_empty=may_be_empty)
     elif isinstance(origin, pa.RecordBatchReader):
-        yield from _rows_of_once(origin, name)
+        yield from _rows_of_once(origin, name, may_be_empty=may_be_empty)
     elif isinstance(origin, pa.RecordBatch):
         yield origin.slice(0, 0)
         yield from _in_pieces([origin])
@@ -52,11 +56,17 @@ def record_batches(origin: Any, name: str) -> Iterator[pa.RecordBatch]:
             [pa.array([], field.type) for field in reader.schema], schema=reader.schema
         )
         yield from _in_pieces(reader)
+    elif isinstance(origin, Iterable):
+        batches = (_checked(each, each, name) for each in origin)
+        yield from _rows_of_once(batches, name, may_be_empty=may_be_empty)
     else:
-        raise StateTypeError(
-            f"the rows of {name} are {shown(origin, 200)}: give an Arrow table, a frame of pandas "
-            "or Polars, the path of Parquet files, or a bounded source. Nothing was read"
-        )
+        _checked(None, origin, name)
+
+
+def is_table(origin: object) -> bool:
+    """Return whether rows are given as columns, other than as an iterable of batches."""
+    is_read = isinstance(origin, str | Path | Source | pa.RecordBatch | pa.RecordBatchReader)
+    return is_read or hasattr(origin, "__arrow_c_stream__")
 
 
 def given_table(origin: Any, name: str) -> pa.Table:
@@ -85,9 +95,25 @@ def _in_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, _BATCH_ROWS)
 
 
-def _rows_of_once(batches: Iterable[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
+def _checked(batch: object, origin: object, name: str) -> pa.RecordBatch:
+    """Return a batch of an iterable.
+
+    Raises:
+        StateTypeError: it is no batch.
+    """
+    if isinstance(batch, pa.RecordBatch):
+        return batch
+    raise StateTypeError(
+        f"the rows of {name} are {shown(origin, 200)}: give an Arrow table, a frame of pandas or "
+        "Polars, the path of Parquet files, or a bounded source. Nothing was read"
+    )
+
+
+def _rows_of_once(
+    batches: Iterable[pa.RecordBatch], name: str, *, may_be_empty: bool
+) -> Iterator[pa.RecordBatch]:
     """Yield rows that can be read once only: none at all would be a mistake more often than not."""
-    is_empty = True
+    is_empty = not may_be_empty
     for piece in _in_pieces(batches):
         is_empty = False
         yield piece

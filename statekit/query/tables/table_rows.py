@@ -29,7 +29,7 @@ from statekit.query.encoded.key_bytes import PACKED_KINDS, packed_keys
 from statekit.query.encoded.value_bytes import packed_structs, packed_values
 from statekit.query.tables.columns import WIDE_INT, Column, Struct, key_column, value_column
 from statekit.query.tables.key_columns import KeyEncoder
-from statekit.query.tables.packed_bytes import RowColumns
+from statekit.query.tables.packed_bytes import RowBatch, RowColumns
 from statekit.query.tables.row_parts import Family, stamps
 from statekit.query.tables.table import TableColumn, layout_of, names_of
 from statekit.records.declaration import ValueMismatch
@@ -93,6 +93,21 @@ class RowEncoder(Protocol):
         half = count // 2
         yield from self._parts(batch[:half], at)
         yield from self._parts(batch[half:], at + half)
+
+
+def local_rows_of(rows: RowColumns) -> RowBatch:
+    """Return rows of operator state, whose row keys begin with the number of the shard, with the
+    shards beside them.
+
+    >>> local_rows_of(RowColumns.of([bytes([0, 0, 0, 3]) + b"key"], [b"row"]))
+    RowBatch(keys=[b'key'], rows=[b'row'], shards=[3])
+    """
+    row_keys = rows.keys.to_pylist()
+    return RowBatch(
+        [row_key[SHARD_BYTES:] for row_key in row_keys],
+        rows.rows.to_pylist(),
+        [int.from_bytes(row_key[:SHARD_BYTES], "big") for row_key in row_keys],
+    )
 
 
 class TableRows(RowEncoder):

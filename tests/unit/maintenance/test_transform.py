@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any, Literal, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -158,7 +159,7 @@ def unchanged(job: sk.Job, way: Way) -> sk.CheckpointTransform:
             for state in states:
                 if state == "_waiting":
                     old.copy(operator, state)
-                elif way == "by columns" and operator != "share":  # operator state has no columns
+                elif way == "by columns":
                     old.write(operator, state, old.read(operator, state))
                 else:
                     old.write(operator, state, old.rows(operator, state))
@@ -656,6 +657,55 @@ def test_values_that_are_pickled_state_of_shards_and_lifetimes_are_written_as_ty
     assert [row["value"] for row in entries(new, "kinds", "largest")] == [9]
     assert [row["value"] for row in entries(new, "kinds", "count")] == [7]
     assert [row["shard"] for row in entries(new, "kinds", "rates")] == [0, 1]
+
+
+RATES = {"shard": [1, 0, 1], "map_key": ["eur", "eur", "usd"], "value": [7, 7, 9]}
+
+
+def test_operator_state_is_written_by_columns(old: Path) -> None:
+    @sk.transform(shop(kinds))
+    def rates(old: sk.Transformation) -> None:
+        old.drop("per_order")
+        old.write("kinds", "rates", pa.table(RATES))
+
+    rates.run(old, into=old.parent / "new")
+    found = entries(old.parent / "new", "kinds", "rates")
+    assert found == sorted(pa.table(RATES).to_pylist(), key=str)
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        (
+            pa.table(RATES | {"shard": [0, 2, 0]}),
+            "row 1, .* is refused: the shard is an int from 0",
+        ),
+        (pa.table(RATES | {"shard": [0, -1, 0]}), "row 1, .* is refused: its shard is not from 0"),
+        (pa.table(RATES | {"map_key": ["eur"] * 3}), "several rows of shard 1 have the same place"),
+        ([sk.StateRow(1, n, "eur") for n in range(2)], "several rows of shard 1 have the same"),
+        (pa.table({"shard": [0], "value": [1]}), "column map_key of type string is missing"),
+        (pa.table(RATES)[:0].drop_columns("value"), "column value of type int64 is missing"),
+    ],
+)
+def test_rows_of_operator_state_that_no_shard_can_have_are_refused(
+    old: Path, rows: Any, text: str
+) -> None:
+    message = failing(old, writes("rates", rows, "kinds"), shop(kinds))
+    assert re.search(text, message, re.DOTALL), message
+
+
+def test_rows_are_given_as_for_a_bootstrap(old: Path, tmp_path: Path) -> None:
+    table = pa.table({"customer": ["a", "b"], "value": [1, 2]})
+    pq.write_table(table, tmp_path / "totals.parquet")
+    batches = table.to_batches(max_chunksize=1)
+    given = [table, table.to_reader(), batches, iter(batches), table.to_pandas(), batches[0]]
+    expected = [table.to_pylist()] * 5 + [table.to_pylist()[:1]]
+    for number, rows in enumerate(
+        [*given, tmp_path / "totals.parquet", table.schema.empty_table()]
+    ):
+        new = tmp_path / f"new-{number}"
+        sk.transform(shop(per_customer))(writes("total", rows)).run(old, into=new)
+        assert entries(new, "per_customer", "total") == [*expected, table.to_pylist(), []][number]
 
 
 class Large(NamedTuple):

@@ -226,7 +226,9 @@ def test_keys_and_times_are_taken_from_all_that_a_bootstrap_takes(tmp_path: Path
 def test_what_is_no_table_or_has_other_times_is_refused_with_a_typed_error() -> None:
     checkpoint = Repository.in_memory()
     run_to_now({"puts": [], "removals": [], "asked": []}, checkpoint, epoch_size=9)
-    with pytest.raises(StateTypeError, match=r"the rows of as_of= are \[.*: give an Arrow table"):
+    with pytest.raises(
+        StateTypeError, match=r"the rows of as_of= are \('a', .*: give an Arrow table"
+    ):
         sk.read(checkpoint, "prices", "value", as_of=[("a", START)])
     for times in (pa.array([1500], pa.timestamp("ns", "UTC")), pa.array([1 << 60], SECONDS)):
         asked = pa.table({"key": ["a"], "at": times})

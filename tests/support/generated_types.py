@@ -11,6 +11,7 @@ import decimal
 import enum
 import itertools
 import typing
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
@@ -63,6 +64,7 @@ _SCALARS = [
     Typed(dt.datetime, st.one_of(_INSTANTS, st.datetimes()), True),
     Typed(dt.timedelta, st.timedeltas(), True),
     Typed(decimal.Decimal, st.decimals(allow_nan=False), True),
+    Typed(uuid.UUID, st.uuids(), True),
     Typed(Color, st.sampled_from(Color), True),
     Typed(Level, st.sampled_from([*Level, -5]), True),
     Typed(Unit, st.sampled_from([*Unit, "km"]), True),

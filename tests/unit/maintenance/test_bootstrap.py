@@ -31,7 +31,8 @@ from tests.support.generated_keys import KeyType, key_types
 from tests.support.generated_types import Typed
 from tests.support.key_types import KEY_TYPES, record_of, records_of
 
-STATES = ("one", "some", "by")
+STATES = ("one", "some", "by", "last", "least", "whole", "parts", "shared", "thing")
+LISTS = ("some", "parts")
 
 
 class Put(NamedTuple):
@@ -50,22 +51,74 @@ class Kept(NamedTuple):
     map_keys: list[Any]
 
 
-def job_of(annotation: Any, map_key: Any, values: list[Any], map_keys: list[Any]) -> sk.Job:
-    def keep(put: Put, one: Any, some: Any, by: Any) -> None:
-        for number in put.values:
-            one.update(values[number])
-            some.append(values[number])
-            for entry in put.entries:
-                by[map_keys[entry]] = values[number]
+def class_of_objects(annotation: Any, values: list[Any]) -> Any:
+    """A class for state of one plain object per shard, whose snapshot is a value."""
 
+    class Thing:
+        def __init__(self) -> None:
+            self.held = values[0]
+
+        def snapshot_state(self) -> Any:
+            return self.held
+
+        def restore_state(self, state: Any) -> None:
+            self.held = state
+
+    Thing.snapshot_state.__annotations__["return"] = annotation
+    Thing.restore_state.__annotations__["state"] = annotation
+    return Thing
+
+
+def job_of(annotation: Any, map_key: Any, values: list[Any], map_keys: list[Any]) -> sk.Job:
+    def keep(
+        put: Put,
+        one: Any,
+        some: Any,
+        by: Any,
+        last: Any,
+        least: Any,
+        whole: Any,
+        parts: Any,
+        shared: Any,
+        thing: Any,
+    ) -> None:
+        for number in put.values:
+            thing.held = value = values[number]
+            one.update(value)
+            some.append(value)
+            last.add(value)
+            least.add(value)
+            whole.update(value)
+            parts.append(value)
+            for entry in put.entries:
+                by[map_keys[entry]] = value
+
+    def told(put: Put, shared: Any) -> None:
+        for number in put.values:
+            for entry in put.entries:
+                shared[map_keys[entry]] = values[number]
+
+    aggregate = sk.Aggregate(
+        create=lambda: values[0], add=lambda _, value: value, result=lambda value: value
+    )
     keep.__annotations__ |= {
         "put": Put,
         "one": sk.ValueState[annotation],
         "some": sk.ListState[annotation],
         "by": sk.MapState[map_key, annotation],
+        "last": Annotated[sk.ReducingState[annotation], sk.Reduce(lambda _, value: value)],
+        "least": Annotated[sk.AggregatingState[annotation, annotation, annotation], aggregate],
+        "whole": sk.OperatorState[annotation],
+        "parts": sk.OperatorListState[annotation],
+        "shared": sk.BroadcastState[map_key, annotation],
+        "thing": class_of_objects(annotation, values),
     }
+    told.__annotations__ |= {"put": Put, "shared": keep.__annotations__["shared"]}
+    process = sk.process(key="key")(keep)
+    process.on_broadcast(told)
     job = sk.Job("kept")
-    job.source("puts", Put).process(sk.process(key="key")(keep))
+    puts = job.source("puts", Put)
+    puts.process(process, broadcast=job.source("told", Put))
     return job
 
 
@@ -108,14 +161,16 @@ def shown(tables: dict[str, pa.Table]) -> dict[str, tuple[pa.Schema, str]]:
     return {name: (table.schema, repr(table.to_pylist())) for name, table in tables.items()}
 
 
-def stored_rows_of(checkpoint: Any, operator: str, state: str) -> list[tuple[bytes, bytes]]:
-    """Row keys and rows as stored, without the positions of list elements."""
-    batches = list(StateTable(CheckpointReader(checkpoint), operator, state).batches())
-    cut = -12 if state == "some" else None
-    return [(key[:cut], row) for of in batches for key, row in zip(of.keys, of.rows, strict=True)]
+def stored_rows_of(checkpoint: Any, operator: str, state: str) -> list[tuple[int, bytes, bytes]]:
+    """Shards of operator state, row keys and rows as stored, without positions of list elements."""
+    cut, found = -12 if state in LISTS else None, list[tuple[int, bytes, bytes]]()
+    for keys, rows, shards in StateTable(CheckpointReader(checkpoint), operator, state).batches():
+        parts = zip(shards or [0] * len(keys), keys, rows, strict=True)
+        found += [(shard, key[:cut], row) for shard, key, row in parts]
+    return found
 
 
-@settings(max_examples=100 if SOAK else 40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400 if SOAK else 20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(of=kept(), shards=st.integers(1, 5), data=st.data())
 def test_state_to_table_to_bootstrap_to_state_is_the_identity_for_all_types(
     of: Kept, shards: int, data: st.DataObject
@@ -124,7 +179,8 @@ def test_state_to_table_to_bootstrap_to_state_is_the_identity_for_all_types(
     entries = st.lists(st.integers(0, len(of.map_keys) - 1), max_size=2)
     puts = data.draw(st.lists(st.builds(Put, st.integers(0, 5), numbers, entries), min_size=1))
     first, second = Repository.in_memory(), Repository.in_memory()
-    of.job.run({"puts": puts}, checkpoint=first, epoch_size=2)
+    inputs = {"puts": puts, "told": puts}
+    of.job.run(inputs, checkpoint=first, epoch_size=2, parallelism=shards)
     tables = tables_of(first, "keep", STATES)
     result = of.job.bootstrap(tables, checkpoint=second, parallelism=shards, refuse=1000)
     for table in result.refused.values():
@@ -144,7 +200,7 @@ class Nothing(msgspec.Struct):
 def test_values_of_a_class_without_fields_are_filled() -> None:
     job = job_of(Nothing, bool, [Nothing()], [False])
     first, second = Repository.in_memory(), Repository.in_memory()
-    job.run({"puts": [Put(0, [0], [0])]}, checkpoint=first)
+    job.run({"puts": [Put(0, [0], [0])], "told": [Put(0, [0], [0])]}, checkpoint=first)
     job.bootstrap(tables_of(first, "keep", STATES), checkpoint=second)
     for state in STATES:
         found = stored_rows_of(second, "keep", state)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 import statekit as sk
+from tests.bench.processes_cpu import largest_memory
 from tests.bench.report import Arm, Row
 
 ROWS = int(os.environ.get("STATEKIT_BENCH_ROWS", "1_000_000"))
@@ -91,13 +91,13 @@ def _asked(questions: int) -> pa.Table:
 def _main(home: Path, questions: int) -> None:
     """Read once, and print what that took."""
     asked = _asked(questions)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = largest_memory()
     began = time.process_time()
     table = sk.read(home, "prices", "value", as_of=asked).read_all()
     cpu = time.process_time() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = largest_memory()
     assert set(table["status"].to_pylist()) == {"found"}
-    print(json.dumps([cpu, peak << 10, (peak - before) << 10]), flush=True)
+    print(json.dumps([cpu, peak, peak - before]), flush=True)
 
 
 def _measured(home: Path, questions: int) -> tuple[float, int, int]:

@@ -1,9 +1,12 @@
-"""The CPU time of this process and all others that it started, the JVM and servers included."""
+"""The CPU time of this process and all others that it started, the JVM and servers included. And
+the largest memory of this process.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -36,6 +39,14 @@ def spent_by(turn: Callable[[], float]) -> Spent:
     began = time.perf_counter()
     seconds = turn()
     return Spent(seconds, _cpu() - before - idle * (time.perf_counter() - began))
+
+
+def largest_memory() -> int:
+    """The most bytes of memory that this process has held. What `getrusage` returns begins with
+    those of the process that started it.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
 
 def _cpu() -> float:

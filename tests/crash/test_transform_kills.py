@@ -5,9 +5,6 @@ job starts and that another run completes.
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,11 +16,10 @@ from statekit.maintenance.verify.verify import verify
 from statekit.testing import Harness
 from tests.support.counting_job import entries, plain_state, state_of, tally, tally_job
 from tests.support.effort import SOAK
-from tests.support.killable_processes import die_before, kills
-from tests.support.places import ROOT
+from tests.support.killable_processes import RandomKills, die_before, kills
 
 CHANGES = tuple((Repository, name) for name in ("put_file", "create", "remove", "collect"))
-KILLS = 8 if SOAK else 3
+KILLS = 100 if SOAK else 3
 EXPECTED = plain_state(record for epoch in range(3) for record in entries(epoch, 30))
 
 
@@ -34,8 +30,9 @@ def rewritten(old: sk.Transformation) -> None:
     old.copy("tally", "parity")
 
 
-def transforms(path: Path, change: int) -> None:
-    die_before(change, *CHANGES)
+def transforms(path: Path, change: int | None = None) -> None:
+    if change is not None:
+        die_before(change, *CHANGES)
     rewritten.run(path, into=path.parent / "new", parallelism=3)
 
 
@@ -74,23 +71,12 @@ def test_a_transform_killed_before_any_change_is_completed_by_another_run(checkp
 
 
 @pytest.mark.slow
-def test_the_command_killed_at_any_time_is_run_again(checkpoint: Path) -> None:
-    app = "tests.crash.test_transform_kills:rewritten"
-    words = [sys.executable, "-m", "statekit.cli", "transform", str(checkpoint), "--app", app]
-    new = checkpoint.parent / "new"
-    command = [*words, "--into", str(new)]
-    began = time.monotonic()
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
-    took = time.monotonic() - began
-    assert is_complete(new)
-    shutil.rmtree(new)
-    for number in range(KILLS):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
-        time.sleep(took * (0.7 + number / KILLS / 2))
-        process.kill()
-        process.wait()
-        if is_complete(new):
-            shutil.rmtree(new)
-    if not new.exists() or not Repository(new).epochs():
-        subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
-    assert is_complete(new)
+def test_transforms_that_are_killed_at_random_times_are_run_again(checkpoint: Path) -> None:
+    random_kills, new = RandomKills(KILLS), checkpoint.parent / "new"
+    while random_kills.left:
+        while not random_kills.survives(transforms, checkpoint):
+            if is_complete(new) and not (new / "transform.json").exists():
+                break  # it was killed when it had nothing left to do
+        assert is_complete(new)
+        assert not (new / "transform.json").exists()
+        shutil.rmtree(new)

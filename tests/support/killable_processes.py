@@ -10,9 +10,11 @@ import functools
 import itertools
 import multiprocessing
 import os
+import random
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -25,6 +27,7 @@ import pyarrow as pa
 from tests.support.timeouts import PATIENCE_S
 
 __all__ = [
+    "RandomKills",
     "as_nobody",
     "barrier",
     "die",
@@ -44,12 +47,14 @@ _PRELOADED = [
     "pytest",
     "hypothesis.stateful",
     "tests.support.counting_job",
+    "tests.support.history_job",
     # What commands import; the commands themselves read the environment when they are imported.
     "rich.progress",
     "rich.table",
     "statekit.maintenance.diff.compare",
     "statekit.maintenance.migrate",
     "statekit.maintenance.savepoint.write",
+    "statekit.maintenance.transform.declaration",
     "statekit.maintenance.verify.verify",
     "statekit.query.tables.export",
     "statekit.query.replica.replica",
@@ -146,6 +151,42 @@ def kills(target: Callable[..., object], *args: object) -> Iterator[int]:
             return
         assert code == -signal.SIGKILL
     raise AssertionError("it never ended")
+
+
+class RandomKills:
+    """Runs functions in processes of their own, and kills these at random times.
+
+    Parameters:
+        count: how many to kill.
+
+    Attributes:
+        left: how many are left.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self._chosen = random.Random(count)
+        self._took_s: float | None = None
+
+    def survives(self, target: Callable[..., object], *args: object) -> bool:
+        """Run a function, and return whether it ended before it was killed. The first one is not
+        killed, and tells how long a run takes.
+        """
+        begun = time.perf_counter()
+        process = start(target, *args)
+        limit = PATIENCE_S
+        if self._took_s is not None and self.left:
+            limit = self._chosen.uniform(0, self._took_s)
+        process.join(limit)
+        process.kill()
+        process.join()
+        if process.exitcode == -signal.SIGKILL:
+            assert self._took_s is not None, "the first run never ended"
+            self.left -= 1
+            return False
+        assert process.exitcode == 0
+        self._took_s = self._took_s or time.perf_counter() - begun
+        return True
 
 
 def open_to_all(path: Path) -> None:

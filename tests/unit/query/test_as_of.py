@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit import sources
 from statekit.checkpoint.repository import Repository
-from statekit.errors import QueryError, StateTypeError
+from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.query.tables import as_of
 from statekit.working_copy import unpacked_shard
 from tests.support.effort import SOAK
@@ -239,3 +239,15 @@ def test_what_is_no_table_or_has_other_times_is_refused_with_a_typed_error() -> 
     for options in ({"columns": ["value"]}, {"key": "a"}, {"wide_ints": True}):
         with pytest.raises(StateTypeError, match="leave out key=, columns="):
             sk.read(checkpoint, "prices", "value", as_of=asked, **options)
+
+
+def test_a_damaged_file_is_named_with_the_state(tmp_path: Path) -> None:
+    puts = [Put("a", 5, minute(30))]
+    run_to_now({"puts": puts, "removals": [], "asked": []}, Repository(tmp_path), epoch_size=9)
+    asked = asked_of([Question("a", minute(40), minute(NOW))])
+    for file in tmp_path.glob("data/prices/*.changes.arrow"):
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        file.write_bytes(content)
+    with pytest.raises(CorruptCheckpointError, match=r"prices.value in epoch .*changes.arrow"):
+        sk.read(tmp_path, "prices", "value", as_of=asked)

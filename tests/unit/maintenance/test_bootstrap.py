@@ -31,7 +31,8 @@ from tests.support.generated_keys import KeyType, key_types
 from tests.support.generated_types import Typed
 from tests.support.key_types import KEY_TYPES, record_of, records_of
 
-STATES = ("one", "some", "by", "last", "least", "whole", "parts", "shared", "thing")
+KEYED = ("one", "some", "by", "last", "least")
+STATES = (*KEYED, "whole", "parts", "shared", "thing")
 LISTS = ("some", "parts")
 
 
@@ -69,7 +70,9 @@ def class_of_objects(annotation: Any, values: list[Any]) -> Any:
     return Thing
 
 
-def job_of(annotation: Any, map_key: Any, values: list[Any], map_keys: list[Any]) -> sk.Job:
+def job_of(
+    annotation: Any, map_key: Any, values: list[Any], map_keys: list[Any], *options: sk.TTL
+) -> sk.Job:
     def keep(
         put: Put,
         one: Any,
@@ -101,13 +104,19 @@ def job_of(annotation: Any, map_key: Any, values: list[Any], map_keys: list[Any]
     aggregate = sk.Aggregate(
         create=lambda: values[0], add=lambda _, value: value, result=lambda value: value
     )
-    keep.__annotations__ |= {
-        "put": Put,
+    last = sk.Reduce(lambda _, value: value)
+    keyed = {
         "one": sk.ValueState[annotation],
         "some": sk.ListState[annotation],
         "by": sk.MapState[map_key, annotation],
-        "last": Annotated[sk.ReducingState[annotation], sk.Reduce(lambda _, value: value)],
+        "last": Annotated[sk.ReducingState[annotation], last],
         "least": Annotated[sk.AggregatingState[annotation, annotation, annotation], aggregate],
+    }
+    for ttl in options:
+        keyed = {name: Annotated[state, ttl] for name, state in keyed.items()}
+    keep.__annotations__ |= {
+        "put": Put,
+        **keyed,
         "whole": sk.OperatorState[annotation],
         "parts": sk.OperatorListState[annotation],
         "shared": sk.BroadcastState[map_key, annotation],
@@ -128,7 +137,8 @@ def kept(draw: st.DrawFn) -> Kept:
     key_of: KeyType = draw(key_types())
     values = draw(st.lists(of.values, min_size=1, max_size=4))
     map_keys = draw(st.lists(key_of.keys, min_size=1, max_size=3))
-    job = job_of(of.annotation, key_of.annotation, values, map_keys)
+    options = draw(st.sampled_from(((), (sk.TTL("1 day"),))))
+    job = job_of(of.annotation, key_of.annotation, values, map_keys, *options)
     (spec, *_) = job.operators[0].declared.states
     values[:] = stored_forms(spec.codec, values)
     assume(values)
@@ -357,12 +367,12 @@ def test_values_of_unions_of_scalars_are_taken_if_only_one_member_has_their_json
     job = job_of(annotation, str, values, ["k"])
     first, second = Repository.in_memory(), Repository.in_memory()
     puts = [Put(number, [number], [0]) for number in range(len(values))]
-    job.run({"puts": puts}, checkpoint=first)
-    tables = tables_of(first, "keep", STATES)
+    job.run({"puts": puts, "told": []}, checkpoint=first)
+    tables = tables_of(first, "keep", KEYED)
     refusable = sum(type(value) is dt.date for value in values)  # a text has the same JSON
-    result = job.bootstrap(tables, checkpoint=second, refuse=len(STATES) * refusable)
+    result = job.bootstrap(tables, checkpoint=second, refuse=len(KEYED) * refusable)
     assert set(result.rows.values()) == {len(values) - refusable}
-    for state in STATES:
+    for state in KEYED:
         missing = set(stored_rows_of(first, "keep", state))
         missing -= set(stored_rows_of(second, "keep", state))
         assert len(missing) == refusable

@@ -83,6 +83,7 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
     ),
     print_query: (
         "query http://127.0.0.1:8321 shop sales total rome",
+        "query http://127.0.0.1:8321 shop sales total --prefix ro --limit 5",
         "query http://127.0.0.1:8321 shop sales total --follow",
     ),
     mirror_states: (

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from statekit.closed_bounds import ClosedBounds
 from statekit.query.tables import read
 
 Checkpoint = Annotated[str, typer.Argument(help="Directory or URL of a checkpoint.")]
@@ -13,6 +14,25 @@ Epoch = Annotated[int | None, typer.Option(help="Look at this epoch instead of t
 AllowPickle = Annotated[
     bool,
     typer.Option("--allow-pickle", help="Unpickle; only for checkpoints that you trust like code."),
+]
+Prefix = Annotated[
+    str | None,
+    typer.Option(
+        help="Only keys that begin with this text, with these bytes, or with the parts of a JSON "
+        "array. With a key: only such map keys.",
+        show_default=False,
+    ),
+]
+Start = Annotated[
+    str | None,
+    typer.Option(help="Only this key and later ones; with a key, map keys.", show_default=False),
+]
+End = Annotated[
+    str | None,
+    typer.Option(help="Only keys before this one; with a key, map keys.", show_default=False),
+]
+Closed = Annotated[
+    ClosedBounds, typer.Option(help="Which of --start and --end are themselves in the range.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")]

@@ -10,7 +10,18 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from statekit.cli.arguments import AllowPickle, Checkpoint, Epoch, WideInts, WideIntsAsText, ints_as
+from statekit.cli.arguments import (
+    AllowPickle,
+    Checkpoint,
+    Closed,
+    End,
+    Epoch,
+    Prefix,
+    Start,
+    WideInts,
+    WideIntsAsText,
+    ints_as,
+)
 from statekit.cli.tables import (
     count_text,
     empty_table,
@@ -23,8 +34,9 @@ from statekit.cli.tables import (
     say,
 )
 from statekit.query.rows.reader import CheckpointReader
+from statekit.query.rows.state_rows import TextRange
 from statekit.query.tables.export import Format, export
-from statekit.query.tables.read import StateTable, TextRange
+from statekit.query.tables.read import StateTable
 from statekit.query.tables.top import Measure, TopKeys, first_keys
 from statekit.records.json_rows import json_rows
 
@@ -39,22 +51,6 @@ State = Annotated[
 Key = Annotated[
     str | None,
     typer.Option(help="Only this key; several fields as a JSON array.", show_default=False),
-]
-Prefix = Annotated[
-    str | None,
-    typer.Option(
-        help="Only keys that begin with this text, with these bytes, or with the parts of a JSON "
-        "array. With --key: only such map keys.",
-        show_default=False,
-    ),
-]
-Start = Annotated[
-    str | None,
-    typer.Option(help="Only this key and later ones; with --key, map keys.", show_default=False),
-]
-End = Annotated[
-    str | None,
-    typer.Option(help="Only keys before this one; with --key, map keys.", show_default=False),
 ]
 Columns = Annotated[
     list[str] | None,
@@ -99,6 +95,7 @@ def export_state(
     prefix: Prefix = None,
     start: Start = None,
     end: End = None,
+    closed: Closed = "left",
     column: Columns = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
@@ -112,7 +109,7 @@ def export_state(
     wide = ints_as(wide_ints, wide_ints_as_text)
     reader = rows.reader(
         key=key,
-        within=TextRange(start, end, prefix),
+        within=TextRange(start, end, prefix, closed),
         columns=column,
         wide_ints=wide,
         allow_pickle=allow_pickle,
@@ -130,27 +127,41 @@ def print_rows(
     prefix: Prefix = None,
     start: Start = None,
     end: End = None,
+    closed: Closed = "left",
     column: Columns = None,
     limit: Annotated[
         int | None,
         typer.Option(min=1, help="The number of rows; 20, or all with --json.", show_default=False),
     ] = None,
+    offset: Annotated[
+        int, typer.Option(min=0, help="The number of rows to leave out before the first one.")
+    ] = 0,
+    count: Annotated[
+        bool, typer.Option("--count", help="Print only the number of rows in the range.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON per row.")] = False,
     wide_ints: WideInts = False,
     wide_ints_as_text: WideIntsAsText = False,
     allow_pickle: AllowPickle = False,
 ) -> None:
     """Print the rows of a state, in the order of key groups and keys."""
+    if count and (limit is not None or offset or column):
+        raise typer.BadParameter(
+            "--count counts all rows of a range: leave --limit, --offset and --column out"
+        )
     rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
     wide = ints_as(wide_ints, wide_ints_as_text)
     reader = rows.reader(
         key=key,
-        within=TextRange(start, end, prefix),
-        columns=column,
+        within=TextRange(start, end, prefix, closed),
+        columns=rows.schema(allow_pickle=True).names[:1] if count else column,
         wide_ints=wide,
         allow_pickle=allow_pickle,
     )
-    all_rows = (row for batch in reader for row in json_rows(batch))
+    if count:
+        print_values(sum(batch.num_rows for batch in reader))
+        return
+    all_rows = islice((row for batch in reader for row in json_rows(batch)), offset, None)
     if as_json:
         for row in islice(all_rows, limit):
             print_line(row)

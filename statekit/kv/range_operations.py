@@ -6,23 +6,19 @@ A range is read in order, and no entry outside of it is touched.
 from __future__ import annotations
 
 import sys
-import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, takewhile
-from typing import Any, Literal
+from typing import Any
 
+from statekit.closed_bounds import ClosedBounds
 from statekit.errors import StateTypeError
 from statekit.kv.layouts import SortedValues
 from statekit.kv.operations import Results
 from statekit.kv.requests import RequestPart
 from statekit.number_faults import int_fault
 from statekit.shown import shown
-
-ClosedBounds = Literal["left", "right", "both", "none"]
-"""The bounds that are in a range."""
-
-CLOSED = typing.get_args(ClosedBounds)
 
 _MOST = sys.maxsize
 """The largest number of entries that is counted to."""
@@ -42,16 +38,24 @@ class SelectedRange:
 
     def of(self, request: Any) -> dict[str, Any]:
         """Return the arguments of `MapState.scan` that select the range of a request."""
+        selected = {argument: getattr(request, name) for argument, name in self._arguments}
+        if self._of_prefix:
+            parts = (getattr(request, name) for name in self._of_prefix)
+            selected["prefix"] = tuple(takewhile(lambda part: part is not None, parts)) or None
+        selected["closed"] = self.closed
+        return selected
+
+    @cached_property
+    def _arguments(self) -> list[tuple[str, str]]:
+        """The arguments of `MapState.scan`, and the parts of a request that have them."""
         names = [part.name for part in self.parts]
-        selected: dict[str, Any] = {
-            argument: getattr(request, name)
-            for name, argument in (("start", "lo"), ("end", "hi"), ("prefix", "prefix"))
-            if name in names
-        }
-        if parts := [getattr(request, name) for name in names if name.startswith("prefix_")]:
-            given = takewhile(lambda part: part is not None, parts)
-            selected["prefix"] = tuple(given) or None
-        return selected | {"closed": self.closed}
+        arguments = (("lo", "start"), ("hi", "end"), ("prefix", "prefix"))
+        return [(argument, name) for argument, name in arguments if name in names]
+
+    @cached_property
+    def _of_prefix(self) -> list[str]:
+        """The parts of a request that are parts of a prefix."""
+        return [part.name for part in self.parts if part.name.startswith("prefix_")]
 
 
 @dataclass(frozen=True)
@@ -80,13 +84,15 @@ class EntryCount:
             return min(self.constant, _MOST)
         given: int | None = getattr(request, self.name, None)
         if given is not None:
-            self._check(given)
+            self._check(given, f" for the request {shown(request, 300)}")
         return given
 
-    def _check(self, given: int) -> None:
+    def _check(self, given: int, of_request: str = "") -> None:
         use = f"give a number of entries, at least {self.least}"
         if fault := int_fault(given, use, least=self.least):
-            raise StateTypeError(f"{self.where}({self.name}={shown(given)}){fault}")
+            is_lost = of_request and ". Nothing of this epoch is committed"
+            message = f"{self.where}({self.name}={shown(given)}){of_request}{fault}{is_lost}"
+            raise StateTypeError(message)
 
 
 @dataclass(frozen=True)

@@ -49,10 +49,14 @@ def requests_of(stream: Stream[Any], name: str, parts: list[RequestPart]) -> Str
     """
     cls = named_class(name, {part.name: part.type for part in parts})
     fields = {part.name: part.given for part in parts if isinstance(part.given, str)}
-    if len(fields) == len(parts):
-        return stream.select(cls, name=name, **fields)
-    check_request_parts(stream, name, parts)
     where = name.removesuffix(".requests")
+    if len(fields) == len(parts):
+        try:
+            return stream.select(cls, name=name, **fields)
+        except StateTypeError:
+            check_request_parts(stream, where, parts)  # its message speaks of the operation
+            raise
+    check_request_parts(stream, where, parts)
     getters = [checked_getter(stream, where, part) for part in parts]
 
     def request(record: Any) -> Any:
@@ -101,10 +105,12 @@ def check_request_parts(stream: Stream[Any], where: str, parts: list[RequestPart
         if part.type not in (fields[part.given], optional(fields[part.given])):
             field = f"{record_class.__name__}.{part.given}"
             what = "the record" if part.given == WHOLE else field
+            use = "declare both with the same type, or give a function"
+            if part.name == "value" and fields[part.given] == optional(part.type):
+                use = "None is no value, use update or compare_and_set, which remove a value"
             raise StateTypeError(
                 f"{where}: {part.name} is {type_text(part.type)}, and {what} is "
-                f"{type_text(fields[part.given])}: declare both with the same type, or give a "
-                "function"
+                f"{type_text(fields[part.given])}: {use}"
             )
 
 
@@ -193,6 +199,11 @@ def getter(stream: Stream[Any], given: Given) -> Callable[[Any], Any]:
     cls = stream.record_class
     if cls is dict:
         return operator.itemgetter(given)
+    if not isinstance(given, str):
+        raise StateTypeError(
+            f"stream {stream.name!r}: {shown(given)} is no field of {cls.__name__}: give the name "
+            "of a field, or a function of a record, such as lambda record: 5"
+        )
     if given not in (fields := typing.get_type_hints(cls)):
         raise StateTypeError(
             f"stream {stream.name!r}: {cls.__name__} has no field {shown(given)} (it has "

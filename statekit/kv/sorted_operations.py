@@ -9,14 +9,15 @@ from typing import Any, Generic, Required, TypedDict, Unpack, overload
 
 from typing_extensions import TypeVar
 
+from statekit.closed_bounds import ClosedBounds, closed_ends
 from statekit.errors import StateTypeError
 from statekit.job.declarations import declares
 from statekit.job.stream import Stream
 from statekit.kv import range_operations as ranges_of
-from statekit.kv.annotations import list_of, optional, pair_of
+from statekit.kv.annotations import list_of, optional, pair_of, type_text
 from statekit.kv.answers import entry_class
 from statekit.kv.layouts import SortedValues
-from statekit.kv.range_operations import CLOSED, ClosedBounds, EntryCount, Scan, SelectedRange
+from statekit.kv.range_operations import EntryCount, Scan, SelectedRange
 from statekit.kv.requests import Given, Keys, RequestPart
 from statekit.kv.store_operator import StoreOperator
 from statekit.kv.typed_answers import (
@@ -383,10 +384,10 @@ class SortedOperations(Generic[K, V]):
             raise StateTypeError(
                 f"{store.where}: {kind}(reverse={shown(reverse)}): use True or False"
             )
-        if closed not in CLOSED:
-            raise StateTypeError(
-                f"{store.where}: {kind}(closed={shown(closed)}): use one of {', '.join(CLOSED)}"
-            )
+        try:
+            closed_ends(closed)
+        except StateTypeError as error:
+            raise StateTypeError(f"{store.where}: {kind}: {error}") from None
         bound = optional(store.sort)
         parts = [] if start is None else [RequestPart("start", bound, start)]
         parts += [] if end is None else [RequestPart("end", bound, end)]
@@ -402,9 +403,9 @@ class SortedOperations(Generic[K, V]):
         types = _types_of_parts(store.sort)
         if not 0 < len(given) <= len(types):
             raise StateTypeError(
-                f"{store.where}: {kind}(prefix={shown(prefix)}): the ordered part has "
-                f"{len(types)} parts: a text or bytes has a prefix, given as one field, and a "
-                "tuple, given as fields with its first parts"
+                f"{store.where}: {kind}(prefix={shown(prefix)}): the ordered part is "
+                f"{type_text(store.sort)}. A text or bytes has a prefix, given as one field, and a "
+                "tuple, given as fields with its first parts; for others use start= and end="
             )
         return [
             RequestPart(f"prefix_{place}", optional(of), own)

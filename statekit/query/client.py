@@ -33,6 +33,7 @@ import msgspec
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.clock import sleep_s
+from statekit.closed_bounds import ClosedBounds, closed_ends
 from statekit.closing import Closing
 from statekit.codec.json_form import json_form
 from statekit.errors import (
@@ -48,7 +49,7 @@ from statekit.number_faults import int_fault
 from statekit.query.plain_requests import HttpAnswer, PlainRequests, is_plain
 from statekit.query.replica.replica import Answer
 from statekit.query.replica.replica_arguments import functions_by_operator, listed_keys
-from statekit.query.rows.state_rows import StateRows
+from statekit.query.rows.state_rows import StateRows, TextRange
 from statekit.shown import shown, shown_text, type_name
 from statekit.timestamp import duration_to_micros
 
@@ -61,6 +62,8 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 """Status codes of a proxy that has moved, or that accepts only TLS."""
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 """Characters that the value of a header may have."""
+_PAGE_ROWS = 1_000
+"""Number of keys or entries that a scan asks for at a time."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _RETRIES_AT_FIRST, _RETRIES_LATER = 4, 13
 """Pauses of 1.5 s and of 41 s in all: a restart of a server takes up to 30 s."""
@@ -84,6 +87,30 @@ class EpochChoice(TypedDict, total=False):
     min_epoch: int
     min_watermark: dt.datetime | str
     wait: float
+
+
+class RangeChoice(EpochChoice, total=False):
+    """A range of keys, or of map keys, and the epoch to read.
+
+    Parameters:
+        closed: the bounds that are in the range: "left", the default, "right", "both" or "none".
+    """
+
+    closed: ClosedBounds
+
+
+class ScanChoice(RangeChoice, total=False):
+    """The keys of a range, or the map keys, to read; without any of these, all of them in order.
+
+    Parameters:
+        reverse: from the last to the first.
+        limit: the maximum number of them; None for all.
+        offset: the number of them to leave out before the first one, 10,000 at most.
+    """
+
+    reverse: bool
+    limit: int | None
+    offset: int
 
 
 class WatchChoice(TypedDict, total=False):
@@ -262,6 +289,67 @@ class _Exchanges:
             values = yield from self._values(job, operator, state, keys, epoch)
             return list(zip(keys, values.value, strict=True)), cursor
         return [(key, value) for key, value in items], cursor
+
+    def entries_page(
+        self, job: str, operator: str, state: str, params: Mapping[str, Any]
+    ) -> Exchange[tuple[list[Any], dict[str, Any]]]:
+        """Return entries of a map as JSON, and the identity of their epoch."""
+        found = (yield from self._sent("GET", _place(job, operator, state), params)).json()
+        return found["value"], {"epoch": found["epoch"], "manifest": found["manifest"]}
+
+    def count(
+        self,
+        job: str,
+        operator: str,
+        state: str,
+        start: Any = None,
+        end: Any = None,
+        prefix: Any = None,
+        *,
+        key: Any = None,
+        **choice: Unpack[RangeChoice],
+    ) -> Exchange[Answer[int]]:
+        """Return the number of rows of the keys of a range, and its epoch: values, elements or
+        entries.
+
+        Parameters:
+            start, end, prefix: as for `scan`.
+            key: only the entries of this key whose map keys are in the range, or its elements; None
+                for all keys.
+            choice: which bounds are in the range, and which epoch: see `RangeChoice`.
+
+        Raises:
+            QueryError, StateTypeError, StorageError: as for `get`.
+        """
+        params = _json_params(key=key, start=start, end=end, prefix=prefix)
+        closed = choice.pop("closed", None)
+        if closed is not None:
+            closed_ends(closed)
+            params["closed"] = closed
+        asked = params | {"count": True} | _params(choice)
+        found = (yield from self._sent("GET", _place(job, operator, state), asked)).json()
+        return Answer(found["value"], found["epoch"])
+
+    def range_of_texts(
+        self, job: str, operator: str, state: str, given: TextRange, *, of_entries: bool
+    ) -> Exchange[dict[str, Any]]:
+        """Return `start`, `end` and `prefix` of a range of texts, which are parsed as
+        `statekit get` parses a key.
+
+        Parameters:
+            of_entries: they are map keys.
+
+        Raises:
+            StateTypeError: one of them is not a key, or not a map key.
+            QueryError, StorageError: as for `get`.
+        """
+        rows = StateRows((yield from self._types(job, {})), operator, state)
+        return (rows.places if of_entries else rows.keys).json_of_texts(given)
+
+    def key_of_text(self, job: str, operator: str, state: str, text: str) -> Exchange[Any]:
+        """Return the key of a text, as JSON. The parameters and errors are those of `get_text`."""
+        rows = StateRows((yield from self._types(job, {})), operator, state)
+        return rows.keys.from_text(text)
 
     def typed_event(self, followed: _Followed, event: WatchEvent) -> Exchange[WatchEvent]:
         """Return an event with keys and values of the types of the process function."""
@@ -446,6 +534,97 @@ def _unreachable(url: object, error: Exception) -> StorageError:
     )
 
 
+class _Pages:
+    """The pages of a scan of keys.
+
+    Parameters:
+        exchanges: send the requests.
+        place: the names of the job, the operator and the state.
+        bounds: `start`, `end` and `prefix`; None for no bound.
+        closed, limit, offset, reverse, epoch: see `ScanChoice`.
+
+    Raises:
+        StateTypeError: a bound cannot be sent, `closed` is no choice of bounds, or the limit or the
+            offset is not a number from 0 on.
+    """
+
+    def __init__(
+        self,
+        exchanges: _Exchanges,
+        place: tuple[str, str, str],
+        bounds: Mapping[str, Any],
+        *,
+        closed: ClosedBounds = "left",
+        reverse: bool = False,
+        limit: int | None = None,
+        offset: int = 0,
+        **epoch: Unpack[EpochChoice],
+    ) -> None:
+        for name, given in (("limit", limit), ("offset", offset)):
+            use = "give a number of keys or entries, at least 0"
+            if given is not None and (fault := int_fault(given, use)):
+                raise StateTypeError(f"{name}={shown(given)}{fault}")
+        closed_ends(closed)
+        self._exchanges, self._place, self._left = exchanges, place, limit
+        self._closed, self._reverse = closed, reverse
+        # What all requests have, and what only the first one or only later ones have.
+        self._same: dict[str, Any] = {**_json_params(**bounds), "closed": closed}
+        self._same |= {"reverse": True} if reverse else {}
+        self._own: dict[str, Any] = _params(epoch) | ({"offset": offset} if offset else {})
+        self.has_ended = limit == 0
+
+    def next_page(self) -> Exchange[list[tuple[Any, Any]]]:
+        """Return the keys and values of the next page."""
+        limit = _PAGE_ROWS if self._left is None else min(self._left, _PAGE_ROWS)
+        found = yield from self._read(self._same | self._own | {"limit": limit}, limit)
+        if self._left is not None:
+            self._left -= len(found)
+            self.has_ended = self.has_ended or not self._left
+        return found
+
+    def _read(self, params: dict[str, Any], limit: int) -> Exchange[list[tuple[Any, Any]]]:
+        found, cursor = yield from self._exchanges.page(*self._place, params)
+        self.has_ended = cursor is None
+        self._own = {"cursor": cursor}
+        return found
+
+
+class _EntryPages(_Pages):
+    """The pages of a scan of the entries of one key. Each continues after the last map key.
+
+    Parameters:
+        key: the key. The others are those of `_Pages`.
+    """
+
+    def __init__(
+        self,
+        exchanges: _Exchanges,
+        place: tuple[str, str, str],
+        key: Any,
+        bounds: Mapping[str, Any],
+        **choice: Unpack[ScanChoice],
+    ) -> None:
+        super().__init__(exchanges, place, bounds, **choice)
+        self._same["key"] = _json_key(key).decode()
+
+    def _read(self, params: dict[str, Any], limit: int) -> Exchange[list[tuple[Any, Any]]]:
+        found, epoch = yield from self._exchanges.entries_page(*self._place, params)
+        self.has_ended = len(found) < limit
+        if found:
+            # The other bound stays as it is.
+            last, kept = ("end", "left") if self._reverse else ("start", "right")
+            is_kept = closed_ends(self._closed)[0 if self._reverse else 1]
+            self._same["closed"] = kept if is_kept else "none"
+            self._same[last] = _json_key(found[-1][0]).decode()
+        self._own = epoch
+        operator = self._place[1]
+        if operator not in self._exchanges.functions or not found:
+            return [(key, value) for key, value in found]
+        job, _, state = self._place
+        rows = yield from self._exchanges.rows(job, operator, state, epoch)
+        return [(rows.place_from_json(key), rows.value_of_json(value)) for key, value in found]
+
+
 class _Followed:
     """A stream of events that is connected again when it breaks.
 
@@ -592,6 +771,9 @@ class Client(_Client, Closing):
     get = _blocking(_Exchanges.get)
     get_text = _blocking(_Exchanges.get_text)
     get_many = _blocking(_Exchanges.get_many)
+    count = _blocking(_Exchanges.count)
+    range_of_texts = _blocking(_Exchanges.range_of_texts)
+    key_of_text = _blocking(_Exchanges.key_of_text)
     file_url = _blocking(_Exchanges.file_url)
 
     def scan(
@@ -602,6 +784,7 @@ class Client(_Client, Closing):
         start: Any = None,
         end: Any = None,
         prefix: Any = None,
+        **choice: Unpack[ScanChoice],
     ) -> Iterator[tuple[Any, Any]]:
         """Yield the keys of a state in order, with their values, all after one epoch.
 
@@ -609,21 +792,46 @@ class Client(_Client, Closing):
         they have JSON types.
 
         Parameters:
-            start: the first key; None for all.
-            end: the first key that is left out; None for all.
+            start, end: bounds of keys; None for no bound. The end is left out, unless `closed` says
+                otherwise.
             prefix: only keys that begin with this text, or with these first parts.
+            choice: which bounds are in the range, how many keys, and which epoch: see `ScanChoice`.
 
         Raises:
             QueryError: as for `get`, or the epoch is no longer kept.
+            StateTypeError: a bound, the limit or the offset is not valid.
             StorageError: as for `get`.
         """
-        params = _json_params(start=start, end=end, prefix=prefix)
-        while True:
-            items, cursor = self._run(self._exchanges.page(job, operator, state, params))
-            yield from items
-            if cursor is None:
-                return
-            params["cursor"] = cursor
+        bounds = {"start": start, "end": end, "prefix": prefix}
+        pages = _Pages(self._exchanges, (job, operator, state), bounds, **choice)
+        while not pages.has_ended:
+            yield from self._run(pages.next_page())
+
+    def entries(
+        self,
+        job: str,
+        operator: str,
+        state: str,
+        key: Any,
+        start: Any = None,
+        end: Any = None,
+        prefix: Any = None,
+        **choice: Unpack[ScanChoice],
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield the entries of a map for a key in the order of their map keys, all after one epoch.
+
+        Parameters:
+            start, end, prefix, choice: as for `scan`, of map keys.
+
+        Raises:
+            QueryError: as for `scan`; the state is not a map; or, with the process function, its
+                values have several stored types.
+            StateTypeError, StorageError: as for `scan`.
+        """
+        bounds = {"start": start, "end": end, "prefix": prefix}
+        pages = _EntryPages(self._exchanges, (job, operator, state), key, bounds, **choice)
+        while not pages.has_ended:
+            yield from self._run(pages.next_page())
 
     def follow(
         self, job: str, operator: str, state: str, **choice: Unpack[WatchChoice]
@@ -717,6 +925,9 @@ class AsyncClient(_Client):
     get = _awaited(_Exchanges.get)
     get_text = _awaited(_Exchanges.get_text)
     get_many = _awaited(_Exchanges.get_many)
+    count = _awaited(_Exchanges.count)
+    range_of_texts = _awaited(_Exchanges.range_of_texts)
+    key_of_text = _awaited(_Exchanges.key_of_text)
     file_url = _awaited(_Exchanges.file_url)
 
     async def scan(
@@ -727,16 +938,32 @@ class AsyncClient(_Client):
         start: Any = None,
         end: Any = None,
         prefix: Any = None,
+        **choice: Unpack[ScanChoice],
     ) -> AsyncIterator[tuple[Any, Any]]:
         """Yield the keys of a state in order, with their values. See `Client.scan`."""
-        params = _json_params(start=start, end=end, prefix=prefix)
-        while True:
-            items, cursor = await self._run(self._exchanges.page(job, operator, state, params))
-            for item in items:
+        bounds = {"start": start, "end": end, "prefix": prefix}
+        pages = _Pages(self._exchanges, (job, operator, state), bounds, **choice)
+        while not pages.has_ended:
+            for item in await self._run(pages.next_page()):
                 yield item
-            if cursor is None:
-                return
-            params["cursor"] = cursor
+
+    async def entries(
+        self,
+        job: str,
+        operator: str,
+        state: str,
+        key: Any,
+        start: Any = None,
+        end: Any = None,
+        prefix: Any = None,
+        **choice: Unpack[ScanChoice],
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """Yield the entries of a map for a key in order. See `Client.entries`."""
+        bounds = {"start": start, "end": end, "prefix": prefix}
+        pages = _EntryPages(self._exchanges, (job, operator, state), key, bounds, **choice)
+        while not pages.has_ended:
+            for item in await self._run(pages.next_page()):
+                yield item
 
     async def follow(
         self, job: str, operator: str, state: str, **choice: Unpack[WatchChoice]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import deque
 from collections.abc import (
     Callable,
     ItemsView,
@@ -13,9 +14,9 @@ from collections.abc import (
     Sequence,
     ValuesView,
 )
-from itertools import islice, takewhile
-from operator import gt, lt
-from typing import Any, Literal, TypeVar, cast, overload
+from itertools import chain, filterfalse, islice, takewhile
+from operator import gt, itemgetter, lt
+from typing import Any, TypeVar, cast, overload
 
 from statekit.backend.interface import (
     Backend,
@@ -27,6 +28,7 @@ from statekit.backend.interface import (
 )
 from statekit.checkpoint.era import UNWRITTEN
 from statekit.checkpoint.state_kinds import STATE_KINDS
+from statekit.closed_bounds import ClosedBounds, closed_ends
 from statekit.errors import StateTypeError
 from statekit.shown import shown, shown_text
 from statekit.state import base
@@ -39,9 +41,6 @@ from statekit.state.ttl import Expiry
 K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
-
-Closed = Literal["left", "right", "both", "none"]
-"""The bounds that are in a range."""
 
 _NEXT = b"\x00"
 """The end of a bound behind all row keys that are equal."""
@@ -173,7 +172,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         hi: K | None = None,
         *,
         reverse: bool = False,
-        closed: Closed = "left",
+        closed: ClosedBounds = "left",
         prefix: Any = None,
         after: K | None = None,
     ) -> Iterator[tuple[K, V]]:
@@ -210,7 +209,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         lo: K | None = None,
         hi: K | None = None,
         *,
-        closed: Closed = "left",
+        closed: ClosedBounds = "left",
         prefix: Any = None,
     ) -> int:
         """Return the number of entries in a range. Their rows are read, and no value is decoded.
@@ -228,14 +227,15 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         >>> Harness(sold).send(*[{"shop": "a", "item": item, "cents": n} for item, n in sales])
         [0, 1, 2]
         """
-        return sum(1 for _ in self._rows_between(*self._bounds(lo, hi, closed, prefix)))
+        stored, pending = self._keys_between(*self._bounds(lo, hi, closed, prefix))
+        return len(pending) + sum(1 for _ in stored)
 
     def remove_range(
         self,
         lo: K | None = None,
         hi: K | None = None,
         *,
-        closed: Closed = "left",
+        closed: ClosedBounds = "left",
         prefix: Any = None,
     ) -> int:
         """Remove the entries in a range, and return their number. The parameters are those of
@@ -252,7 +252,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         >>> Harness(recent).send(*[{"room": "a", "day": day, "celsius": 20.5} for day in (1, 2, 3)])
         [[0, [1]], [0, [1, 2]], [1, [2, 3]]]
         """
-        return self._drop_all(self._rows_between(*self._bounds(lo, hi, closed, prefix)))
+        return self._drop_all(chain(*self._keys_between(*self._bounds(lo, hi, closed, prefix))))
 
     def trim(self, most: int) -> int:
         """Remove all entries but those with the `most` greatest keys, and return the number of
@@ -269,7 +269,13 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         >>> Harness(recent).send(*[{"room": "a", "day": day, "celsius": 20.5} for day in (1, 2, 3)])
         [[1], [1, 2], [2, 3]]
         """
-        return self._drop_all(islice(self._rows_between(*self._bounds(), reverse=True), most, None))
+        stored, pending = self._keys_between(*self._bounds(), reverse=True)
+        # So many stored entries are kept, whatever the places of the pending ones are.
+        sure = max(0, most - len(pending))
+        deque(islice(stored, sure), maxlen=0)
+        left = most - sure
+        last = sorted([*islice(stored, left), *pending], reverse=True)
+        return self._drop_all(chain(last[left:], stored))
 
     def expire_in(self, key: K, lifetime: dt.timedelta | None) -> bool:
         """Set when an entry expires, whatever the TTL of the state is. Return whether it exists.
@@ -406,7 +412,11 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return value
 
     def _bounds(
-        self, lo: K | None = None, hi: K | None = None, closed: Closed = "left", begins: Any = None
+        self,
+        lo: K | None = None,
+        hi: K | None = None,
+        closed: ClosedBounds = "left",
+        begins: Any = None,
     ) -> tuple[bytes, bytes]:
         """Return the first row key of a range, and the one behind its last.
 
@@ -414,14 +424,18 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
             begins: the prefix of map keys.
         """
         prefix = self._scope.prefix
-        starts = [prefix if begins is None else prefix + self._subprefix(begins)]
-        ends = [prefix_end(starts[0])]
+        has_lo, has_hi = closed_ends(closed)
+        start, end = prefix, None
         # No row key begins with another one: the next one is at least as large as with a zero.
         if lo is not None:
-            starts.append(prefix + self.subkey(lo) + (b"" if closed in ("left", "both") else _NEXT))
+            start = prefix + self.subkey(lo) + (b"" if has_lo else _NEXT)
         if hi is not None:
-            ends.append(prefix + self.subkey(hi) + (_NEXT if closed in ("right", "both") else b""))
-        return max(starts), min(ends)
+            end = prefix + self.subkey(hi) + (_NEXT if has_hi else b"")
+        if begins is not None:
+            first = prefix + self._subprefix(begins)
+            behind = prefix_end(first)
+            start, end = max(start, first), behind if end is None else min(end, behind)
+        return start, prefix_end(prefix) if end is None else end
 
     def _subprefix(self, begins: Any) -> bytes:
         assert self._spec.key_codec is not None
@@ -455,9 +469,23 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         """Yield stored and pending rows merged in key order. A pending row replaces a stored
         one.
         """
-        own = (key for key in self._own(self._changed) if start <= key < end)
-        pending = sorted(own, reverse=reverse)
-        cached = {row_key: self._look(row_key) for row_key in pending}
+        stored, pending, cached = self._parts_between(start, end, reverse=reverse)
+        if not pending:
+            return ((row_key, row, True) for row_key, row in stored)
+        return _merged(stored, pending, cached, gt if reverse else lt)
+
+    def _parts_between(
+        self, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> tuple[Rows, list[bytes], dict[bytes, Any]]:
+        """Return the stored rows in key order, the pending row keys in key order, and their values:
+        ABSENT for removed ones. A pending row replaces a stored one.
+        """
+        pending: list[bytes] = []
+        cached: dict[bytes, Any] = {}
+        if self._changed:
+            own = (key for key in self._own(self._changed) if start <= key < end)
+            pending = sorted(own, reverse=reverse)
+            cached = {row_key: self._look(row_key) for row_key in pending}
         stored: Rows = iter(())
         if self._cleared is not self._scope.prefix:
             stored = (
@@ -467,12 +495,25 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
             )
         if self.expiry is not None:
             stored = _unexpired(stored, self.expiry)
-        return _merged(stored, pending, cached, gt if reverse else lt)
+        return stored, pending, cached
 
-    def _drop_all(self, rows: Iterator[_Entry]) -> int:
+    def _keys_between(
+        self, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> tuple[Iterator[bytes], list[bytes]]:
+        """Return the row keys of the stored entries without pending changes, and those of the
+        pending entries, both in key order. No value is decoded, and Python runs no code per entry.
+        """
+        stored, pending, cached = self._parts_between(start, end, reverse=reverse)
+        row_keys = map(itemgetter(0), stored)
+        if not cached:
+            return row_keys, []
+        present = [row_key for row_key in pending if cached[row_key] is not ABSENT]
+        return filterfalse(cached.__contains__, row_keys), present
+
+    def _drop_all(self, row_keys: Iterable[bytes]) -> int:
         """Remove entries, and return their number."""
         dropped = 0
-        for row_key, _, _ in rows:
+        for row_key in row_keys:
             self._make_room(len(self._known), self._known_bytes)
             self._drop(row_key)
             dropped += 1
@@ -551,6 +592,10 @@ def _merged(
             upcoming = next(waiting, None)
         else:
             yield row_key, row, True
+        if upcoming is None:
+            break
+    for row_key, row in stored:
+        yield row_key, row, True
     while upcoming is not None:
         if cached[upcoming] is not ABSENT:
             yield upcoming, cached[upcoming], False

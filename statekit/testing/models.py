@@ -23,6 +23,7 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, cast, overloa
 
 from statekit.checkpoint.job_file import Clock
 from statekit.checkpoint.state_kinds import RowShape
+from statekit.closed_bounds import ClosedBounds
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
@@ -30,7 +31,6 @@ from statekit.functions.state_parameters import state_spec
 from statekit.records.value_order import order_of_value
 from statekit.shown import shown
 from statekit.state.base import StateSpec
-from statekit.state.map_state import Closed
 from statekit.state.options import TTL, Aggregate, Reduce
 from statekit.state.timers import Timer
 from statekit.timestamp import duration_to_micros
@@ -494,7 +494,7 @@ class MapModel(StateModel, MutableMapping[K, V]):
         hi: K | None = None,
         *,
         reverse: bool = False,
-        closed: Closed = "left",
+        closed: ClosedBounds = "left",
         prefix: Any = None,
         after: K | None = None,
     ) -> Iterator[tuple[K, V]]:
@@ -511,7 +511,7 @@ class MapModel(StateModel, MutableMapping[K, V]):
         lo: K | None = None,
         hi: K | None = None,
         *,
-        closed: Closed = "left",
+        closed: ClosedBounds = "left",
         prefix: Any = None,
     ) -> int:
         """Return the number of entries in a range. See `MapState.count`."""
@@ -522,7 +522,7 @@ class MapModel(StateModel, MutableMapping[K, V]):
         lo: K | None = None,
         hi: K | None = None,
         *,
-        closed: Closed = "left",
+        closed: ClosedBounds = "left",
         prefix: Any = None,
     ) -> int:
         """Remove the entries in a range, and return their number."""
@@ -544,7 +544,7 @@ class MapModel(StateModel, MutableMapping[K, V]):
         return len(entries)
 
     def _between(
-        self, lo: K | None, hi: K | None, closed: Closed, prefix: Any
+        self, lo: K | None, hi: K | None, closed: ClosedBounds, prefix: Any
     ) -> list[tuple[K, _Cell]]:
         low, high = (None if of is None else order_of_value(of) for of in (lo, hi))
         found = []

@@ -29,7 +29,10 @@ from tests.bench.report import STATEKIT_DURABLE, Arm, Row
 
 KEYS, PLACES = 1_000, 100
 OPERATIONS = 5_000
-WARM, ROUNDS = 1, 5
+REMOVED = 20
+"""Entries of a removed range: the operations of an epoch remove all entries of all keys."""
+VERSIONS = 10
+ROUNDS = 5
 REDIS_DURABLE = "an append-only file, synced every second"
 
 
@@ -43,26 +46,129 @@ class Request(NamedTuple):
     lifetime: dt.timedelta
 
 
+class Ranges(NamedTuple):
+    """A request for several ranges."""
+
+    key: int
+    ranges: list[tuple[int | None, int | None]]
+
+
+class Begins(NamedTuple):
+    """A request for the entries that begin with a text."""
+
+    key: int
+    prefix: str
+
+
+class Change(NamedTuple):
+    """A value at a time, and the interval whose versions are read."""
+
+    key: int
+    amount: int
+    at: dt.datetime
+    since: dt.datetime
+
+
+def requests(seed: int) -> list[Any]:
+    """Return the requests of an epoch, with keys drawn uniformly."""
+    draw = random.Random(seed)
+    hour = dt.timedelta(hours=1)
+    found = []
+    for _ in range(OPERATIONS):
+        place = draw.randrange(PLACES)
+        found.append(Request(draw.randrange(KEYS), place, place + 20, draw.randrange(100), hour))
+    return found
+
+
+def all_ranges(_seed: int) -> list[Any]:
+    """Return requests that select each entry of each key once."""
+    hour = dt.timedelta(hours=1)
+    starts = [(number % KEYS, number // KEYS * REMOVED) for number in range(OPERATIONS)]
+    return [Request(key, place, place + REMOVED, 0, hour) for key, place in starts]
+
+
+def several_ranges(seed: int) -> list[Any]:
+    of_one = requests(seed)
+    starts = [(of.key, (of.place, (of.place + 30) % PLACES, 0)) for of in of_one]
+    return [Ranges(key, [(place, place + 5) for place in places]) for key, places in starts]
+
+
+def prefixes(seed: int) -> list[Any]:
+    return [Begins(of.key, str(of.place // 10)) for of in requests(seed)]
+
+
+def changes_in_time(seed: int) -> list[Any]:
+    """Return puts of later times in each epoch, each key in its turn."""
+    found, before = [], dt.timedelta(seconds=VERSIONS)
+    for number in range(OPERATIONS):
+        passed = seed * (OPERATIONS // KEYS + 1) + number // KEYS
+        at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=passed)
+        found.append(Change(number % KEYS, number, at, at - before))
+    return found
+
+
 class Kind(NamedTuple):
     """An operation of the store, and what does the same in Redis.
 
     Parameters:
         declare: declares it, and the operations before it.
         command: adds the commands of a request to a pipeline.
-        fill: adds what is there before to a pipeline.
+        fill: adds what is there before to a pipeline; None if nothing is.
         options: of the store.
+        record: the class of its requests.
+        requests: returns the requests of an epoch.
+        sort: the place of an entry that is there before.
+        refills: what is there before is there again before each epoch.
+        warm: the number of epochs that are not counted.
     """
 
-    declare: Callable[[Any, sk.Stream[Request]], sk.Stream[Any]]
-    command: Callable[[Any, Request], Any]
-    fill: Callable[[Any, Request], Any]
+    declare: Callable[[Any, sk.Stream[Any]], sk.Stream[Any]]
+    command: Callable[[Any, Any], Any]
+    fill: Callable[[Any, Request], Any] | None
     options: dict[str, Any]
+    record: type[Any] = Request
+    requests: Callable[[int], list[Any]] = requests
+    sort: Any = "place"
+    refills: bool = False
+    warm: int = 1
 
 
 def put_and_trim(store: Any, requests: sk.Stream[Request]) -> sk.Stream[Any]:
     store.put(requests, key="key", sort="place", value="amount")
     trimmed: sk.Stream[Any] = store.trim(requests, key="key", keep=PLACES // 2)
     return trimmed
+
+
+def put_and_persist(store: Any, requests: sk.Stream[Request]) -> sk.Stream[Any]:
+    store.put(requests, key="key", value="amount", ttl="lifetime")
+    persisted: sk.Stream[Any] = store.persist(requests, key="key")
+    return persisted
+
+
+def put_and_versions(store: Any, requests: sk.Stream[Change]) -> sk.Stream[Any]:
+    store.put(requests, key="key", value="amount")
+    found: sk.Stream[Any] = store.versions(requests, key="key", start="since")
+    return found
+
+
+def persisted(pipeline: Any, of: Request) -> None:
+    pipeline.set(of.key, of.amount, ex=of.lifetime)
+    pipeline.persist(of.key)
+
+
+def scanned_ranges(pipeline: Any, of: Ranges) -> None:
+    for start, end in of.ranges:
+        pipeline.zrange(of.key, start, f"({end}", byscore=True, withscores=True)
+
+
+def versions_of(pipeline: Any, of: Change) -> None:
+    pipeline.zadd(of.key, {of.amount: of.at.timestamp()})
+    since, at = of.since.timestamp(), of.at.timestamp()
+    pipeline.zrange(of.key, since, at, byscore=True, withscores=True)
+
+
+def add_text(pipeline: Any, of: Request) -> None:
+    pipeline.zadd(of.key, {f"{of.place:02}": 0})
 
 
 def trimmed(pipeline: Any, of: Request) -> None:
@@ -92,7 +198,7 @@ KINDS = {
     "append": Kind(
         lambda store, of: store.append(of, key="key", value="amount"),
         lambda pipeline, of: pipeline.rpush(of.key, of.amount),
-        lambda pipeline, of: None,
+        None,
         {"value": list[int]},
     ),
     "put with ttl=": Kind(
@@ -101,6 +207,7 @@ KINDS = {
         set_value,
         {"ttl": _DAY},
     ),
+    "put with ttl= and persist": Kind(put_and_persist, persisted, set_value, {"ttl": _DAY}),
     "expire": Kind(
         lambda store, of: store.expire(of, key="key", ttl="lifetime"),
         lambda pipeline, of: pipeline.expire(of.key, of.lifetime),
@@ -114,6 +221,25 @@ KINDS = {
         ),
         add_entry,
         _SORTED,
+    ),
+    "multi_scan of 3 ranges of 5 entries": Kind(
+        lambda store, of: store.multi_scan(of, key="key", ranges="ranges"),
+        scanned_ranges,
+        add_entry,
+        _SORTED,
+        record=Ranges,
+        requests=several_ranges,
+    ),
+    "scan of a prefix, 10 entries": Kind(
+        lambda store, of: store.scan(of, key="key", prefix="prefix"),
+        lambda pipeline, of: pipeline.zrange(
+            of.key, f"[{of.prefix}", f"({int(of.prefix) + 1:x}", bylex=True
+        ),
+        add_text,
+        {"sort": str},
+        record=Begins,
+        requests=prefixes,
+        sort=lambda of: f"{of.place:02}",
     ),
     "first": Kind(
         lambda store, of: store.first(of, key="key"),
@@ -133,19 +259,25 @@ KINDS = {
         add_entry,
         _SORTED,
     ),
+    "remove_range of 20 entries": Kind(
+        lambda store, of: store.remove_range(of, **_RANGE),
+        lambda pipeline, of: pipeline.zremrangebyscore(of.key, of.place, f"({of.until}"),
+        add_entry,
+        _SORTED,
+        requests=all_ranges,
+        refills=True,
+    ),
     "put and trim to 50": Kind(put_and_trim, trimmed, add_entry, _SORTED),
+    "put and versions, 10 of them": Kind(
+        put_and_versions,
+        versions_of,
+        None,
+        {"event_time": "at", "history": "1 day"},
+        record=Change,
+        requests=changes_in_time,
+        warm=3,
+    ),
 }
-
-
-def requests(seed: int) -> list[Request]:
-    """The requests of an epoch, with keys drawn uniformly."""
-    draw = random.Random(seed)
-    hour = dt.timedelta(hours=1)
-    found = []
-    for _ in range(OPERATIONS):
-        place = draw.randrange(PLACES)
-        found.append(Request(draw.randrange(KEYS), place, place + 20, draw.randrange(100), hour))
-    return found
 
 
 def all_entries() -> Iterator[Request]:
@@ -160,20 +292,26 @@ class OurStore:
     def __init__(self, kind: Kind, home: Path) -> None:
         job = sk.Job("bench")
         store: Any = job.add(sk.KVStore("store", key=int, **{"value": int, **kind.options}))
-        if "list" not in str(kind.options.get("value")):
-            cell = {"key": "key"} | ({"sort": "place"} if "sort" in kind.options else {})
+        if kind.fill is not None:
+            cell = {"key": "key"} | ({"sort": kind.sort} if "sort" in kind.options else {})
             store.put(job.source("filled", Request), **cell, value="amount", name="fill")
-        kind.declare(store, job.source("requests", Request)).sink("answers")
+        kind.declare(store, job.source("requests", kind.record)).sink("answers")
         options = RunOptions(parallelism=1)
         self._runner = LocalRunner(job, Repository(home), MemoryCopies(), options)
-        if len(job.sources) > 1:
-            self._runner.epoch({"filled": list(all_entries())})
+        self._waiting = 0
+        if kind.fill is not None:
+            self.fill()
 
-    def spent(self, given: list[Request]) -> float:
+    def fill(self) -> None:
+        """Put what is there before."""
+        self._runner.epoch({"filled": list(all_entries())})
+
+    def spent(self, given: list[Any]) -> float:
         began = time.process_time()
         answers = self._runner.epoch({"requests": given})
         spent = time.process_time() - began
-        assert len(answers["answers"]) == len(given)
+        self._waiting += len(given) - len(answers["answers"])
+        assert self._waiting in (0, OPERATIONS), "an ordered store answers in the next epoch"
         return spent
 
 
@@ -181,12 +319,18 @@ class RedisStore:
     """Redis, with all keys and the commands of one kind."""
 
     def __init__(self, kind: Kind, redis: Redis) -> None:
-        self._client, self._command = client_of(redis.port), kind.command
+        self._client, self._kind = client_of(redis.port), kind
         self._client.flushall()
         self._server = psutil.Process(redis.pid)
-        self._piped(kind.fill, list(all_entries()))
+        if kind.fill is not None:
+            self.fill()
 
-    def _piped(self, command: Callable[[Any, Request], Any], given: list[Request]) -> int:
+    def fill(self) -> None:
+        """Put what is there before."""
+        assert self._kind.fill is not None
+        self._piped(self._kind.fill, list(all_entries()))
+
+    def _piped(self, command: Callable[[Any, Any], Any], given: list[Any]) -> int:
         count = 0
         for start in range(0, len(given), PIPELINE):
             with self._client.pipeline(transaction=False) as pipeline:
@@ -195,9 +339,9 @@ class RedisStore:
                 count += len(pipeline.execute())
         return count
 
-    def spent(self, given: list[Request]) -> float:
+    def spent(self, given: list[Any]) -> float:
         began = time.process_time() + self._of_server()
-        assert self._piped(self._command, given) >= len(given)
+        assert self._piped(self._kind.command, given) >= len(given)
         return time.process_time() + self._of_server() - began
 
     def _of_server(self) -> float:
@@ -219,15 +363,18 @@ def _against_redis(name: str, kind: Kind, redis: Redis) -> Row:
     turns: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as home:
         ours, theirs = OurStore(kind, Path(home)), RedisStore(kind, redis)
-        for seed in range(WARM + ROUNDS):
-            given = requests(seed)
+        for seed in range(kind.warm + ROUNDS):
+            given = kind.requests(seed)
+            if seed and kind.refills:
+                ours.fill()
+                theirs.fill()
             gc.collect()
             if seed % 2:
                 other, own = theirs.spent(given), ours.spent(given)
             else:
                 own, other = ours.spent(given), theirs.spent(given)
             turns.append((own, other))
-    own_turns, other_turns = zip(*turns[WARM:], strict=True)
+    own_turns, other_turns = zip(*turns[kind.warm :], strict=True)
     arms = tuple(
         Arm(who, statistics.median(of), durable, OPERATIONS, turns=of)
         for who, durable, of in (

@@ -272,7 +272,7 @@ STATES = [
         "a scan of a map includes its end",
         "state/map_state.py",
         """
-            ends.append(prefix + self.subkey(hi) + (_NEXT if closed in ("right", "both") else b""))
+            ends.append(prefix + self.subkey(hi) + (_NEXT if has_hi else b""))
 """,
         """
             ends.append(prefix + self.subkey(hi) + _NEXT)

@@ -31,6 +31,7 @@ RANKS = [
     "timestamp",
     "watermark",
     "keygroup",
+    "closed_bounds",
     "codec",
     "records",
     "expressions",

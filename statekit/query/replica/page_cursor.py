@@ -102,7 +102,7 @@ class PageCursor:
                 f"of a scan with reverse={self.reverse}, and this one has reverse={scan.reverse}"
             )
         elif self.range_sum != scan.range_sum:
-            fault = "of a scan with another start or end than this one"
+            fault = "of a scan with another start or end, prefix or closed= than this one"
         else:
             return
         raise QueryError(

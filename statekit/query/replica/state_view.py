@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
@@ -13,6 +14,7 @@ from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import RowShape
+from statekit.closed_bounds import ClosedBounds
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
 from statekit.number_faults import int_fault
@@ -260,26 +262,56 @@ class StateView(Generic[K, V]):
         start: Any = None,
         end: Any = None,
         *,
+        limit: int | None = None,
         reverse: bool = False,
+        after: Any = None,
         prefix: Any = None,
+        closed: ClosedBounds = "left",
+        offset: int = 0,
     ) -> Iterator[tuple[Any, Any]]:
         """Yield the entries of a map in the order of their keys.
 
         Parameters:
-            start: the first map key; None for all.
-            end: the first map key that is left out; None for all.
-            reverse: from the last to the first.
-            prefix: only map keys that begin with this text, with these bytes, or with these first
-                parts of a tuple.
+            start, end: bounds of map keys; None for no bound.
+            after: only entries after this map key, in the order of the scan.
+            limit, reverse, prefix, closed, offset: as for `scan`, of map keys and entries.
 
         Raises:
-            StateTypeError, QueryError: as for `entry`, or map keys have no such prefix.
+            StateTypeError, QueryError: as for `entry` and `scan`.
         """
         self._check_shape(RowShape.ENTRIES, "entries")
+        limit, offset = _checked_numbers(limit, offset, "entries")
         rows, own = self._rows, self._prefix(key)
-        first, last = rows.places.range(start, end, prefix).within(own)
-        for row_key, row in self._unexpired(first, last, reverse=reverse):
+        bounds = rows.places.range(start, end, prefix, closed)
+        if after is not None:
+            bounds = bounds.after(rows.encode_place(after), reverse=reverse)
+        found = self._unexpired(*bounds.within(own), reverse=reverse)
+        for row_key, row in islice(islice(found, offset, None), limit):
             yield rows.place(row_key, len(own)), rows.value(row)
+
+    def count_of(
+        self,
+        key: K,
+        start: Any = None,
+        end: Any = None,
+        *,
+        prefix: Any = None,
+        closed: ClosedBounds = "left",
+    ) -> int:
+        """Return the number of rows of a key: entries of a map, elements of a list, or one value.
+        They are read, and not decoded.
+
+        Parameters:
+            start, end, prefix, closed: as for `entries`, for a map.
+
+        Raises:
+            StateTypeError: as for `entries`.
+            QueryError: the state has no map keys that a range could select, or as for `get`.
+        """
+        own, bounds = self._prefix(key), KeyRange()
+        if (start, end, prefix) != (None, None, None):
+            bounds = self._rows.places.range(start, end, prefix, closed)
+        return sum(1 for _ in self._unexpired(*bounds.within(own)))
 
     def elements(self, key: K, start: int = 0, stop: int | None = None) -> list[Any]:
         """Return a slice of a list. This reads the list up to `stop`.
@@ -422,17 +454,33 @@ class StateView(Generic[K, V]):
         """Free the memory of the hot rows, when the epoch is not the last one any more."""
         self._hot.forget()
 
-    def count(self) -> int:
-        """Return the number of rows: values, elements or entries. Without a TTL, no row is read if
+    def count(
+        self,
+        start: K | None = None,
+        end: K | None = None,
+        *,
+        prefix: Any = None,
+        closed: ClosedBounds = "left",
+    ) -> int:
+        """Return the number of rows of the keys of a range: values, elements or entries.
+
+        The rows are read, and not decoded. Those of all keys are not read if no row can expire and
         the replica has all key groups.
 
+        Parameters:
+            start, end, prefix, closed: as for `scan`; by default all keys.
+
         Raises:
+            StateTypeError: as for `scan`.
             QueryError: the view was closed.
         """
         self.check_open()
-        if not self._rows.may_expire and self._has_all_groups:
+        bounds = self._rows.keys.range(start, end, prefix, closed)
+        if bounds == KeyRange() and not self._rows.may_expire and self._has_all_groups:
             return self._manifest.operators[self._rows.operator.name].rows.get(self._name, 0)
-        return sum(1 for _ in self._unexpired(*group_bounds(*self._groups)))
+        first, last = self._groups
+        groups = map(pack_group, range(first, last + 1))
+        return sum(1 for own in groups for _ in self._unexpired(*bounds.within(own)))
 
     def scan(
         self,
@@ -443,28 +491,34 @@ class StateView(Generic[K, V]):
         reverse: bool = False,
         after: K | None = None,
         prefix: Any = None,
+        closed: ClosedBounds = "left",
+        offset: int = 0,
     ) -> Iterator[tuple[K, V]]:
         """Yield the keys of a range in order, with their values.
 
         Keys are stored by key group, so this merges one scan per key group.
 
         Parameters:
-            start: the first key; None for all.
-            end: the first key that is left out; None for all.
-            limit: the maximum number of keys.
+            start, end: bounds of keys; None for no bound.
+            limit: the maximum number of keys; None for all.
             reverse: from the last to the first.
             after: only keys after this one, in the order of the scan.
             prefix: only keys that begin with this text, with these bytes, or with these first parts
                 of a tuple.
+            closed: the bounds that are in the range: "left", "right", "both" or "none".
+            offset: the number of keys to leave out before the first one. Their rows are read: to
+                read page by page, use `page`.
 
         Raises:
-            StateTypeError: a bound is not a key of the operator, or keys have no such prefix.
-            QueryError: the limit is not a number from 0 on, or the view was closed.
+            StateTypeError: a bound is not a key of the operator, keys have no such prefix, or
+                `closed` is no choice of bounds.
+            QueryError: the limit or the offset is not a number from 0 on, or the view was closed.
         """
-        if limit is not None:
-            _check_count("limit", limit, "give a number of keys, at least 0")
-        after_key = None if after is None else self._rows.keys.encode(after)
-        found = self._scanned(self._rows.keys.range(start, end, prefix), reverse, after_key)
+        limit, offset = _checked_numbers(limit, offset, "keys")
+        bounds = self._rows.keys.range(start, end, prefix, closed)
+        if after is not None:
+            bounds = bounds.after(self._rows.keys.encode(after), reverse=reverse)
+        found = self._scanned(bounds, reverse, offset=offset)
         return ((key, value) for _, key, _, value in islice(found, limit))
 
     def page(
@@ -477,12 +531,15 @@ class StateView(Generic[K, V]):
         cursor: str | None = None,
         rows: int | None = None,
         prefix: Any = None,
+        closed: ClosedBounds = "left",
+        offset: int = 0,
     ) -> Page[K, V]:
         """Return one page of a scan, and the cursor for the next page.
 
         Parameters:
-            start, end, reverse, prefix: as for `scan`, the same for all pages.
+            start, end, reverse, prefix, closed: as for `scan`, the same for all pages.
             limit: the maximum number of keys in a page.
+            offset: as for `scan`, for the first page.
             cursor: of the page before; None for the first page.
             rows: the maximum number of rows in a page: it ends before the key that exceeds it.
                 None for any number.
@@ -490,25 +547,27 @@ class StateView(Generic[K, V]):
         Raises:
             LargeKeyError: the first key of the page has more rows.
             QueryError: the limit is below 1, the cursor is of another epoch, state, range or
-                direction, or is not valid, or the view was closed.
+                direction, is not valid, or is given with an offset, or the view was closed.
             StateTypeError: a bound is not a key of the operator.
         """
-        if limit is not None:
-            _check_count("limit", limit, "give a number of keys, at least 1", least=1)
+        _, offset = _checked_numbers(limit, offset, "keys", least=1)
         if rows is not None:
             _check_count("rows", rows, "give a number of rows, from 0, or None")
-        name, bounds = (
-            f"{self._rows.operator.name}.{self._name}",
-            self._rows.keys.range(start, end, prefix),
-        )
-        scan, after = PageCursor.at_start(self._epoch_id, name, reverse, *bounds), None
+        name = f"{self._rows.operator.name}.{self._name}"
+        bounds = self._rows.keys.range(start, end, prefix, closed)
+        scan = PageCursor.at_start(self._epoch_id, name, reverse, *bounds)
         if cursor is not None:
+            if offset:
+                raise QueryError(
+                    f"offset={offset} with a cursor: an offset counts from the beginning of a "
+                    "scan, and a cursor continues the scan. Leave one of them out"
+                )
             place = PageCursor.of_text(cursor)
             place.check(scan)
-            after = place.after
+            bounds = bounds.after(place.after, reverse=reverse)
         items: list[tuple[K, V]] = []
         last, left = b"", rows
-        for encoded, key, count, value in self._scanned(bounds, reverse, after, rows):
+        for encoded, key, count, value in self._scanned(bounds, reverse, rows, offset):
             is_too_much = left is not None and count > left
             if items and (is_too_much or len(items) == limit):
                 return Page(items, scan.text_after(last))
@@ -525,31 +584,26 @@ class StateView(Generic[K, V]):
         return Page(items, None)
 
     def _scanned(
-        self, bounds: KeyRange, reverse: bool, after: bytes | None, most: int | None = None
+        self, bounds: KeyRange, reverse: bool, most: int | None = None, offset: int = 0
     ) -> Iterator[tuple[bytes, K, int, V]]:
         """Yield the bytes of each key in a range, the key, the number of its rows, and its value.
 
         Parameters:
             bounds: the range.
-            after: the bytes of the key after which the scan continues.
             most: at most one row more than this is read of each key.
+            offset: the number of keys to leave out. They are not decoded.
         """
         rows = self._rows
 
         def of_group(number: int) -> Iterator[tuple[bytes, list[Row]]]:
             """Yield the bytes of each key of a key group, with its rows in order."""
-            group = pack_group(number)
-            begin, stop = bounds.within(group)
-            if after is not None and reverse:
-                stop = min(stop, group + after)
-            elif after is not None:
-                begin = max(begin, prefix_end(group + after))
-            stored = self._unexpired(begin, stop, reverse=reverse)
+            stored = self._unexpired(*bounds.within(pack_group(number)), reverse=reverse)
             for prefix, own in rows.by_key(stored, None if most is None else most + 1):
                 yield prefix[GROUP_BYTES:], own[::-1] if reverse else own
 
         scans = map(of_group, range(self._groups[0], self._groups[1] + 1))
-        for key, own in merge(*scans, key=lambda found: found[0], reverse=reverse):
+        merged = merge(*scans, key=lambda found: found[0], reverse=reverse)
+        for key, own in islice(merged, offset, None):
             prefix = own[0][0][: GROUP_BYTES + len(key)]
             yield key, rows.keys.split(prefix)[0], len(own), rows.whole(own, len(prefix))
 
@@ -596,6 +650,26 @@ class StateView(Generic[K, V]):
                 f"state {self._name!r} is a {self._rows.state.kind} state and has no {parts}: use "
                 "get"
             )
+
+
+def _checked_numbers(
+    limit: int | None, offset: int, what: str, *, least: int = 0
+) -> tuple[int | None, int]:
+    """Check the limit and the offset of a scan, and return them in the range of `islice`.
+
+    Parameters:
+        what: keys or entries, for messages.
+        least: the least limit.
+
+    Raises:
+        QueryError: the limit is below the least one, or the offset below 0.
+    """
+    use = f"give a number of {what}, at least"
+    _check_count("offset", offset, f"{use} 0")
+    if limit is not None:
+        _check_count("limit", limit, f"{use} {least}", least=least)
+        limit = min(limit, sys.maxsize)
+    return limit, min(offset, sys.maxsize)
 
 
 def _check_count(name: str, given: object, use: str, *, least: int = 0) -> None:

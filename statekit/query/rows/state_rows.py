@@ -7,6 +7,7 @@ old values. Without it, they have JSON types.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any, NamedTuple, cast
@@ -17,6 +18,7 @@ from statekit.checkpoint.era import PERMANENT
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
+from statekit.closed_bounds import ClosedBounds, closed_ends
 from statekit.codec.key_codec import KeyCodec, schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import (
@@ -89,15 +91,51 @@ class KeyRange(NamedTuple):
     first: bytes = b""
     last: bytes | None = None
 
+    @classmethod
+    def between(
+        cls, start: bytes | None, end: bytes | None, closed: ClosedBounds = "left"
+    ) -> KeyRange:
+        """Return the range between two keys; None for no bound.
+
+        Parameters:
+            closed: the bounds that are in the range.
+
+        Raises:
+            StateTypeError: `closed` is no choice of bounds.
+
+        >>> KeyRange.between(b"a", b"c"), KeyRange.between(b"a", b"c", "right")
+        (KeyRange(first=b'a', last=b'c'), KeyRange(first=b'b', last=b'd'))
+        """
+        has_start, has_end = closed_ends(closed)
+        first, last = start or b"", end
+        if end is not None and has_end:
+            last = _behind(end)
+        if start is not None and not has_start:
+            behind = _behind(start)
+            return KeyRange(first, first) if behind is None else KeyRange(behind, last)
+        return KeyRange(first, last)
+
     def of_prefix(self, prefix: bytes) -> KeyRange:
         """Return the keys of the range that begin with these bytes.
 
         >>> KeyRange(b"a", b"bb").of_prefix(b"b")
         KeyRange(first=b'b', last=b'bb')
         """
-        behind = prefix_end(b"\0" + prefix)[1:]  # none is behind keys that begin with 0xff
-        ends = [end for end in (self.last, behind or None) if end is not None]
+        ends = [end for end in (self.last, _behind(prefix)) if end is not None]
         return KeyRange(max(self.first, prefix), min(ends, default=None))
+
+    def after(self, key: bytes, *, reverse: bool) -> KeyRange:
+        """Return the keys of the range that a scan reads after a key.
+
+        >>> KeyRange(b"a").after(b"c", reverse=False), KeyRange(b"a").after(b"c", reverse=True)
+        (KeyRange(first=b'd', last=None), KeyRange(first=b'a', last=b'c'))
+        """
+        if reverse:
+            return KeyRange(self.first, key if self.last is None else min(self.last, key))
+        behind = _behind(key)
+        return (
+            KeyRange(key, key) if behind is None else KeyRange(max(self.first, behind), self.last)
+        )
 
     def within(self, owner: bytes) -> tuple[bytes, bytes]:
         """Return the first row key of the range, and the one behind it.
@@ -106,6 +144,29 @@ class KeyRange(NamedTuple):
             owner: with what all row keys begin: a key group, or the key of a map.
         """
         return owner + self.first, prefix_end(owner) if self.last is None else owner + self.last
+
+
+def _behind(prefix: bytes) -> bytes | None:
+    """Return the first key behind all keys that begin with some bytes; None if all are 0xff."""
+    return prefix_end(b"\0" + prefix)[1:] or None
+
+
+class TextRange(NamedTuple):
+    """A range of keys, or of map keys of one key, as texts that `statekit get` parses.
+
+    Parameters:
+        start, end: the first one, and the one behind the last.
+        prefix: the beginning of a text or of bytes, or a JSON array of the first parts.
+        closed: the bounds that are in the range.
+    """
+
+    start: str | None = None
+    end: str | None = None
+    prefix: str | None = None
+    closed: ClosedBounds = "left"
+
+
+ALL_ROWS = TextRange()
 
 
 class KeyForms:
@@ -123,6 +184,7 @@ class KeyForms:
         self._of_json, self._of_text = json_key_encoder(schema), text_key_encoder(schema)
         self._prefix_of_json = key_prefix_encoder(schema, is_text=False)
         self._prefix_of_text = key_prefix_encoder(schema, is_text=True)
+        self._has_texts = schema.kind in ("str", "bytes", "dynamic")
 
     def encode(self, key: Any) -> bytes:
         """Return the bytes of a key: as the function has it; without the function also as JSON, or
@@ -152,28 +214,47 @@ class KeyForms:
                 raise
             return self._prefix_of_json(prefix)
 
-    def range(self, start: Any, end: Any, prefix: Any) -> KeyRange:
+    def range(self, start: Any, end: Any, prefix: Any, closed: ClosedBounds = "left") -> KeyRange:
         """Return the range of the keys between two keys that have a prefix.
 
         Parameters:
-            start, end: as for `encode`; None for no bound. The end is left out.
+            start, end: as for `encode`; None for no bound.
             prefix: as for `encode_prefix`; None for all keys.
+            closed: the bounds that are in the range.
 
         Raises:
-            StateTypeError: one of them is not of this type.
+            StateTypeError: one of them is not of this type, or `closed` is no choice of bounds.
         """
-        bounds = KeyRange(
-            b"" if start is None else self.encode(start), None if end is None else self.encode(end)
-        )
+        first, last = (None if bound is None else self.encode(bound) for bound in (start, end))
+        bounds = KeyRange.between(first, last, closed)
         return bounds if prefix is None else bounds.of_prefix(self.encode_prefix(prefix))
 
-    def text_range(self, start: str | None, end: str | None, prefix: str | None) -> KeyRange:
+    def text_range(self, given: TextRange) -> KeyRange:
         """Return the same range of texts, which are parsed as `statekit get` parses a key."""
-        bounds = KeyRange(
-            b"" if start is None else self._of_text(start),
-            None if end is None else self._of_text(end),
-        )
-        return bounds if prefix is None else bounds.of_prefix(self._prefix_of_text(prefix))
+        texts = given.start, given.end
+        first, last = (None if bound is None else self._of_text(bound) for bound in texts)
+        bounds = KeyRange.between(first, last, given.closed)
+        if given.prefix is None:
+            return bounds
+        return bounds.of_prefix(self._prefix_of_text(given.prefix))
+
+    def json_of_texts(self, given: TextRange) -> dict[str, Any]:
+        """Return the bounds and the prefix of a range of texts as `range` takes them: without the
+        function, as JSON. Leave out those that are None.
+
+        Raises:
+            StateTypeError: a text is not of this type.
+        """
+        bounds = {"start": given.start, "end": given.end}
+        found = {
+            name: self.decode(self._of_text(text))[0]
+            for name, text in bounds.items()
+            if text is not None
+        }
+        if given.prefix is not None:
+            self._prefix_of_text(given.prefix)
+            found["prefix"] = given.prefix if self._has_texts else json.loads(given.prefix)
+        return found
 
     def from_json(self, data: Any) -> Any:
         """Return a JSON key with the declared type.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from statekit.codec.key_codec import schema_key_codec
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.keygroup import key_group, pack_group
 from statekit.query.rows.reader import CheckpointReader
-from statekit.query.rows.state_rows import KeyRange, StateRows, expiry_time_us
+from statekit.query.rows.state_rows import ALL_ROWS, KeyRange, StateRows, TextRange, expiry_time_us
 from statekit.query.tables.as_of import STATES_OF_HISTORY, StoreAsOf
 from statekit.query.tables.columns import with_text
 from statekit.query.tables.given_rows import given_table
@@ -109,22 +109,6 @@ def read(
             )
         return source.as_of(given_table(as_of, "as_of=")).to_reader()
     return source.reader(key=key, columns=columns, wide_ints=wide_ints, allow_pickle=allow_pickle)
-
-
-class TextRange(NamedTuple):
-    """A range of keys, or of map keys of one key, as texts that `statekit get` parses.
-
-    Parameters:
-        start, end: the first one, and the one behind the last.
-        prefix: the beginning of a text or of bytes, or a JSON array of the first parts.
-    """
-
-    start: str | None = None
-    end: str | None = None
-    prefix: str | None = None
-
-
-ALL_ROWS = TextRange()
 
 
 class StateTable:
@@ -294,7 +278,7 @@ class StateTable:
 
     def _batches_within(self, within: TextRange) -> Generator[RowBatch]:
         """Yield the rows of the keys in a range, in the order of key groups and keys."""
-        name, bounds = self.family.name, self._rows_of_keys().keys.text_range(*within)
+        name, bounds = self.family.name, self._rows_of_keys().keys.text_range(within)
         for number in self.shards:
             shard = self._manifest.operators[self._operator.name].shards[number]
             with self._unpacked.opened(shard, (name,)) as backend:
@@ -325,7 +309,7 @@ class StateTable:
         decode, name = schema_key_codec(key_schema(self._operator)).decode, self.family.name
         part = KeyRange()
         if within != ALL_ROWS:
-            part = self._rows_of_keys().places.text_range(*within)
+            part = self._rows_of_keys().places.text_range(within)
         for encoded in readings:
             group, is_empty = key_group(decode(encoded)[0], self._manifest.key_groups), True
             with self._unpacked.opened_groups((group, group), (name,)) as backend:

@@ -25,6 +25,7 @@ _JSON_IN_PATHS = frozenset({"optional", "tuple", "dynamic"})
 """Kinds of keys that are JSON in an address."""
 
 _INDEX: JsonSchema = {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}
+_COUNT: JsonSchema = {"type": "integer", "minimum": 0}
 _PREFIX: JsonSchema = {"anyOf": [{"type": "string"}, {"type": "array"}]}
 
 
@@ -62,6 +63,7 @@ class JobTypes:
     def __init__(self, alias: str, components: dict[str, JsonSchema]) -> None:
         self._alias, self._components = alias, components
         self._keys: dict[str, JsonSchema] = {}
+        self._counted: JsonSchema | None = None
         # Operators have no names that begin with a dot.
         self._types = JsonSchemas(components, f"{alias}..", "#/components/schemas/{}".format)
 
@@ -76,7 +78,8 @@ class JobTypes:
         one = self._one(state)
         map_key = self._map_key(state)
         value = self._added(name, self._whole(state, one))
-        answer = self._added(f"{name}.Answer", with_facts(_any_part(value, one, map_key)))
+        part = _any_part(state.shape, value, one, map_key)
+        answer = self._added(f"{name}.Answer", with_facts(part))
         items = {"type": "array", "items": array_of([key, value])}
         page = object_of({"items": items, "cursor": or_null({"type": "string"})})
         keys: JsonSchema = {"type": "array", "items": key, "maxItems": KEYS_MAX}
@@ -90,6 +93,7 @@ class JobTypes:
             "page": self._added(f"{name}.Page", with_facts(page)),
             "values": with_facts({"type": "array", "items": or_null(value)}),
             "read": self._added(f"{name}.Read", read),
+            "count": self._count(),
             "index": _INDEX,
             "prefix": _PREFIX,
             **({} if map_key is None else {"map_key": map_key}),
@@ -107,6 +111,12 @@ class JobTypes:
         name = free_name(self._components, plain)
         self._components[name] = schema
         return reference("schemas", name)
+
+    def _count(self) -> JsonSchema:
+        """Return the JSON Schema of the answer with a number of rows. All states share it."""
+        if self._counted is None:
+            self._counted = self._added(f"{self._alias}.Count", with_facts(_COUNT))
+        return self._counted
 
     def _one(self, state: StateRecord) -> JsonSchema:
         """Return the JSON Schema of one value, entry or element: of the present generation, or of
@@ -132,12 +142,18 @@ class JobTypes:
         return one
 
 
-def _any_part(value: JsonSchema, one: JsonSchema, map_key: JsonSchema | None) -> JsonSchema:
-    """Return the JSON Schema of the answer for one key: its value, or a part of a map."""
-    if map_key is None:
+def _any_part(
+    shape: RowShape, value: JsonSchema, one: JsonSchema, map_key: JsonSchema | None
+) -> JsonSchema:
+    """Return the JSON Schema of the answer for one key: its value, a part of a map, or the number
+    of entries or elements.
+    """
+    if shape is RowShape.VALUE:
         return value
+    if map_key is None:
+        return {"anyOf": [value, _COUNT]}
     pairs = {"type": "array", "items": array_of([map_key, one])}
-    return {"anyOf": [value, one, pairs]}
+    return {"anyOf": [value, one, pairs, _COUNT]}
 
 
 def is_shown(operator: OperatorRecord, state: StateRecord) -> bool:

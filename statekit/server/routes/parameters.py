@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from statekit.closed_bounds import ClosedBounds
 from statekit.query.tables.read import WideInts
 from statekit.server.jobs.wanted import Wanted
 from statekit.server.routes.reads import ROWS_MAX, WHOLE, AskedPart
@@ -32,6 +33,11 @@ JsonText = Annotated[str, of_shapes(any="key")]
 
 Bound = Annotated[str | None, of_shapes(entry="map_key", element="index")]
 Limit = Annotated[int | None, Field(ge=1, le=ROWS_MAX)]
+Offset = Annotated[int, Field(ge=0, le=ROWS_MAX)]
+
+_CLOSED = "The bounds that are in the range; left without it."
+_OFFSET = "The number of keys, entries or elements to leave out before the first one."
+_COUNT = "Only the number of rows: values, entries or elements."
 
 
 class PartParameters(Wanted):
@@ -41,13 +47,16 @@ class PartParameters(Wanted):
         None, description="The one entry with this map key."
     )
     start: Bound = Field(None, description="The first map key or index.")
-    end: Bound = Field(None, description="The map key or index after the last one.")
+    end: Bound = Field(None, description="The map key or index after the last one; see closed.")
+    closed: Annotated[ClosedBounds | None, of_shapes(entry=None)] = Field(None, description=_CLOSED)
     limit: Annotated[Limit, of_shapes(entry=None, element=None)] = Field(
         None, description="Limit of keys, entries or elements."
     )
+    offset: Annotated[Offset, of_shapes(entry=None, element=None)] = Field(0, description=_OFFSET)
     reverse: Annotated[bool, of_shapes(entry=None)] = Field(
         False, description="From the last to the first."
     )
+    count: Annotated[bool, of_shapes(entry=None, element=None)] = Field(False, description=_COUNT)
     rows: bool = Field(True, description="Of a stream of events: begin with all present rows.")
 
     @property
@@ -56,7 +65,17 @@ class PartParameters(Wanted):
         if not self.model_fields_set:
             return WHOLE
         prefix: str | None = getattr(self, "prefix", None)
-        return AskedPart(self.entry, self.start, self.end, self.limit, self.reverse, prefix)
+        return AskedPart(
+            entry=self.entry,
+            start=self.start,
+            end=self.end,
+            limit=self.limit,
+            reverse=self.reverse,
+            prefix=prefix,
+            closed=self.closed,
+            offset=self.offset,
+            count=self.count,
+        )
 
 
 class FileParameters(Wanted):
@@ -81,10 +100,13 @@ class StateParameters(PartParameters, FileParameters):
     entry: Annotated[str | None, of_shapes()] = None
     start: Annotated[str | None, of_shapes(any="key")] = Field(None, description="The first key.")
     end: Annotated[str | None, of_shapes(any="key")] = Field(
-        None, description="The key after the last one."
+        None, description="The key after the last one; see closed."
     )
+    closed: ClosedBounds | None = Field(None, description=_CLOSED)
     limit: Limit = Field(None, description="Limit of keys, entries or elements.")
+    offset: Offset = Field(0, description=_OFFSET)
     reverse: bool = Field(False, description="From the last to the first.")
+    count: bool = Field(False, description=_COUNT)
     cursor: str | None = Field(
         None, description="Of the page before. The next page is of the same epoch."
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from statekit.checkpoint.state_kinds import RowShape
+from statekit.closed_bounds import ClosedBounds, closed_ends
 from statekit.query.replica.state_view import LargeKeyError, StateView
 from statekit.query.replica.view import View
 from statekit.server.answers.problems import Problem, bad_request
@@ -48,30 +48,47 @@ def read_key(state: StateView[Any, Any], key: Any, part: AskedPart) -> Any:
         QueryError, StateTypeError: as for `StateView`.
         Problem: the part does not fit the state.
     """
+    part.check()
     if part.entry is not None:
         return state.entry(key, state.map_key_from_json(json_of(part.entry, "entry")))
     if not part.is_range:
         return state.get_at_most(key, ROWS_MAX)
     if state.shape is RowShape.ENTRIES:
-        bounds = [
-            None if bound is None else state.map_key_from_json(json_of(bound, name))
-            for name, bound in (("start", part.start), ("end", part.end))
-        ]
-        found = state.entries(key, *bounds, reverse=part.reverse, prefix=part.prefix_value)
-        return [list(entry) for entry in itertools.islice(found, part.rows)]
+        return _entries(state, key, part)
     if state.shape is RowShape.ELEMENTS:
         return _slice(state, key, part)
     raise bad_request(
-        "this state has one value per key: start, end, limit and reverse are for maps and lists"
+        "this state has one value per key: start, end, closed, limit, offset, reverse and count "
+        "are for maps and lists"
     )
 
 
-def _slice(state: StateView[Any, Any], key: Any, part: AskedPart) -> list[Any]:
+def _entries(state: StateView[Any, Any], key: Any, part: AskedPart) -> list[Any] | int:
+    """Return the entries of a map in a range, or their number."""
+    selected = part.selected(state.map_key_from_json)
+    if selected is None:
+        return 0 if part.count else []
+    if part.count:
+        return state.count_of(key, **selected)
+    return [list(entry) for entry in state.entries(key, **selected, **part.window(ROWS_MAX))]
+
+
+def _slice(state: StateView[Any, Any], key: Any, part: AskedPart) -> list[Any] | int:
+    """Return the elements of a list between two indices, or their number."""
     if part.reverse:
         raise bad_request("elements of a list are read from the first to the last")
+    if part.prefix is not None or part.closed is not None:
+        raise bad_request(
+            "elements of a list are read from the index start= to the index before end=: leave "
+            "prefix= and closed= out"
+        )
     start = _index(part.start, "start") or 0
     stop = _index(part.end, "end")
-    limit = start + part.rows
+    if part.count:
+        found = state.count_of(key)
+        return max(0, (found if stop is None else min(stop, found)) - start)
+    start += part.offset
+    limit = start + (ROWS_MAX if part.limit is None else part.limit)
     return state.elements(key, start, limit if stop is None else min(stop, limit))
 
 
@@ -88,10 +105,13 @@ class AskedPart(msgspec.Struct, frozen=True):
 
     Parameters:
         entry: a map key, as JSON.
-        start, end: the bounds of map keys, as JSON, or of indices of elements; the end is left out.
+        start, end: the bounds of keys or map keys, as JSON, or of indices of elements.
         limit: limit of entries, elements or keys; None for the limit of an answer.
         reverse: entries from the last to the first.
         prefix: of keys or map keys, as JSON.
+        closed: the bounds that are in the range; None for "left".
+        offset: the number of keys, entries or elements to leave out before the first one.
+        count: only the number of rows in the range.
     """
 
     entry: str | None = None
@@ -100,33 +120,72 @@ class AskedPart(msgspec.Struct, frozen=True):
     limit: int | None = None
     reverse: bool = False
     prefix: str | None = None
+    closed: ClosedBounds | None = None
+    offset: int = 0
+    count: bool = False
 
-    @property
-    def prefix_value(self) -> Any:
-        """The prefix of keys; None for all.
+    def check(self) -> None:
+        """Check that the parts fit each other.
 
         Raises:
-            Problem: it is not JSON.
+            Problem: they do not.
         """
-        return None if self.prefix is None else json_of(self.prefix, "prefix")
+        if self.entry is not None and self != AskedPart(entry=self.entry):
+            raise bad_request("entry= reads one entry: leave the parameters of a range out")
+        if self.count and (self.limit is not None or self.offset or self.reverse):
+            raise bad_request(
+                "count= counts all rows of a range: leave limit=, offset= and reverse= out"
+            )
+
+    def selected(self, of_json: Callable[[Any], Any]) -> dict[str, Any] | None:
+        """Return the range that the request selects, as arguments of `StateView`; None if nothing
+        can be in it.
+
+        Parameters:
+            of_json: returns a key, or a map key, of JSON.
+
+        Raises:
+            StateTypeError: a bound is not a key.
+            Problem: a part is not JSON, or null is a bound that `closed` needs.
+        """
+        given = {"start": self.start, "end": self.end}
+        bounds = {name: of_json(json_of(of, name)) for name, of in given.items() if of is not None}
+        closed = self.closed or "left"
+        has_start, has_end = closed_ends(closed)
+        for name, is_refused in (("start", not has_start), ("end", has_end)):
+            if is_refused and bounds.get(name, "") is None:
+                raise bad_request(
+                    f"closed={closed} with {name}=null, which is before all other keys: leave it "
+                    "out, or use closed=left"
+                )
+        if bounds.get("end", "") is None:
+            return None  # nothing is before null
+        prefix = None if self.prefix is None else json_of(self.prefix, "prefix")
+        return bounds | {"prefix": prefix, "closed": closed}
+
+    def window(self, limit: int) -> dict[str, Any]:
+        """Return the entries or keys of the range to read, as arguments of `StateView`.
+
+        Parameters:
+            limit: if the request has none.
+        """
+        asked = limit if self.limit is None else self.limit
+        return {"limit": asked, "offset": self.offset, "reverse": self.reverse}
 
     @property
     def is_range(self) -> bool:
         """True if the request asks for a part of a list or a map."""
         return self is not WHOLE and self != WHOLE
 
-    @property
-    def rows(self) -> int:
-        """Limit of entries or elements."""
-        return ROWS_MAX if self.limit is None else self.limit
-
 
 WHOLE = AskedPart()
 
 
-def page_of_keys(state: StateView[Any, Any], part: AskedPart, cursor: str | None) -> dict[str, Any]:
-    """Return the keys of a range in order, with their values, and the cursor of the next page. A
-    page has at most `ROWS_MAX` rows.
+def page_of_keys(
+    state: StateView[Any, Any], part: AskedPart, cursor: str | None
+) -> dict[str, Any] | int:
+    """Return the keys of a range in order, with their values, and the cursor of the next page; or
+    the number of rows of the range. A page has at most `ROWS_MAX` rows.
 
     Raises:
         QueryError, StateTypeError: as for `StateView.page`.
@@ -135,16 +194,20 @@ def page_of_keys(state: StateView[Any, Any], part: AskedPart, cursor: str | None
     """
     if part.entry is not None:
         raise bad_request("entry= is for one key: give key=, too")
-    bounds = [
-        None if bound is None else state.key_from_json(json_of(bound, name))
-        for name, bound in (("start", part.start), ("end", part.end))
-    ]
-    if part.end is not None and bounds[1] is None:  # nothing is before None
-        return {"items": [], "cursor": None}
-    limit = _PAGE_ROWS if part.limit is None else part.limit
-    options: dict[str, Any] = {"limit": limit, "reverse": part.reverse, "rows": ROWS_MAX}
+    part.check()
+    if cursor is not None and (part.count or part.offset):
+        raise bad_request(
+            "cursor= continues a scan, and count= and offset= are of all of it: leave one of them "
+            "out"
+        )
+    selected = part.selected(state.key_from_json)
+    if selected is None:
+        return 0 if part.count else {"items": [], "cursor": None}
+    if part.count:
+        return state.count(**selected)
+    options = selected | part.window(_PAGE_ROWS)
     try:
-        found = state.page(*bounds, **options, cursor=cursor, prefix=part.prefix_value)
+        found = state.page(**options, cursor=cursor, rows=ROWS_MAX)
     except LargeKeyError as error:
         facts = {"key": error.key, "cursor": error.cursor}
         raise Problem(413, "too_large", str(error), **facts) from error

@@ -47,7 +47,8 @@ _OF_FILES = (*OF_A_JOB, 412, 416)
 _FILES: dict[str, Any] = {media_type: {} for media_type in MEDIA_TYPES.values()}
 _FILE_HEADERS = ("ETag", "Last-Modified", "Statekit-Epoch")
 _PARTS = _FILES | {"multipart/byteranges": {}}
-_PAGES = {JSON: {"anyOf": [{TYPE: "page"}, {TYPE: "answer"}]}, **_FILES, EVENT_STREAM: TEXT}
+_OF_STATES = {"anyOf": [{TYPE: "page"}, {TYPE: "answer"}, {TYPE: "count"}]}
+_PAGES = {JSON: _OF_STATES, **_FILES, EVENT_STREAM: TEXT}
 
 
 @routes.get(
@@ -73,7 +74,7 @@ async def file(
 @routes.get(
     "/{job}/{operator}/{state}",
     {
-        "200": answered("A page of keys, or what the state has for the key.", _PAGES),
+        "200": answered("A page of keys, their number, or the value of a key.", _PAGES),
         "206": answered("Parts of a file.", _PARTS),
         **NOT_MODIFIED,
         **OF_AN_EPOCH,
@@ -85,6 +86,8 @@ async def read_state(
     call: RouteCall, operator: str, state: str, parameters: StateParameters
 ) -> Response:
     """Read keys of a state in their order, or one key given as JSON.
+
+    With `count` the answer is the number of rows.
 
     With `Accept` of a file, return all rows. With `Accept: text/event-stream`, watch the key or the
     keys; without `rows` the stream has only changes. `prefix` is that of keys, and with a key that

@@ -28,6 +28,7 @@ class Payment(NamedTuple):
     cents: int
     at: dt.datetime = START
     names: list[str] = []  # noqa: RUF012  a NamedTuple
+    note: int | None = None
 
 
 class Query(NamedTuple):
@@ -124,17 +125,17 @@ REFUSED: dict[str, tuple[dict[str, Any], Act, str]] = {
     "a range that is closed in another way": (
         SORTED,
         lambda d: d.store.count(d.queries, key="account", closed="yes"),
-        r"count\(closed='yes'\): use one of left, right, both, none",
+        r"count: closed='yes': use one of left, right, both, none",
     ),
     "a prefix of numbers": (
         SORTED,
         lambda d: d.store.first(d.queries, key="account", prefix="account"),
-        r"first\(prefix='account'\): the ordered part has 0 parts",
+        r"first\(prefix='account'\): the ordered part is int. A text or bytes has a prefix",
     ),
     "a prefix of more parts than there are": (
         {"sort": tuple[str, int]},
         lambda d: d.store.last(d.payments, key="account", prefix=("account", "cents", "at")),
-        "the ordered part has 2 parts",
+        r"the ordered part is tuple\[str, int\]. A text or bytes has a prefix",
     ),
     "a trim without order": (
         {},
@@ -241,6 +242,16 @@ REFUSED: dict[str, tuple[dict[str, Any], Act, str]] = {
         {"event_time": "cents"},
         lambda d: d.store.multi_get(d.payments, keys="names"),
         "at is datetime, and Payment.cents is int",
+    ),
+    "a constant bound": (
+        SORTED,
+        lambda d: d.store.scan(d.queries, key="account", start=3),
+        "3 is no field of Query: give the name of a field, or a function of a record",
+    ),
+    "a value that may be absent": (
+        {},
+        lambda d: d.store.put(d.payments, key="account", value="note"),
+        "kv.put.payments: value is int, and .*: None is no value, use update",
     ),
     "a key of another type": (
         {},

@@ -52,10 +52,12 @@ _VALUES = (
     | _JSON.map(json.dumps)
     | st.sampled_from(['"rome"', "0", "1", "2", "-1", "9" * 30, "nan", "2026-11-25T00:00:00Z"])
     | st.sampled_from(["eyJlcG9jaCI6IDIsICJhZnRlciI6ICIifQ==", "[" * 2_000, "true", "\x00"])
+    | st.sampled_from(["left", "right", "both", "none"])
 )
 _NAMES = st.sampled_from(
     [
         *("key", "entry", "start", "end", "limit", "reverse", "cursor", "prefix"),
+        *("closed", "offset", "count"),
         *("epoch", "manifest", "as_of", "min_epoch", "min_watermark", "wide_ints", "other"),
     ]
 )

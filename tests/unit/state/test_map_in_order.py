@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
+from statekit.closed_bounds import ClosedBounds
 from statekit.codec.key_codec import key_codec
-from statekit.state.map_state import Closed
 from statekit.testing import Harness
 from tests.support.instants import at
 
@@ -25,7 +25,7 @@ class Call(NamedTuple):
     name: str
     lo: int | None = None
     hi: int | None = None
-    closed: Closed = "left"
+    closed: ClosedBounds = "left"
     after: int | None = None
 
 

@@ -229,7 +229,7 @@ class Database:
                 )
             return ProcessError(
                 f"{where} refuses a value: {text}. Nothing of this epoch is committed: {advice}, "
-                "then start the job again"
+                "then start again"
             )
         if state:
             advice = _ADVICE.get(state, "correct that")
@@ -241,9 +241,7 @@ class Database:
         else:
             advice = "make the server reachable"
             what = f"{where} cannot be reached, or the connection was lost: {text}"
-        return ConnectorError(
-            f"{what}. Nothing committed is lost: {advice}, then start the job again"
-        )
+        return ConnectorError(f"{what}. Nothing committed is lost: {advice}, then start again")
 
 
 def _one_line(error: psycopg.Error) -> str:

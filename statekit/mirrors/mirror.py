@@ -312,10 +312,6 @@ class Mirror(Closing):
         """
         if self._is_closed:
             raise QueryError("the mirror was closed: open another one, which continues")
-        with _about_the_mirror():
-            return self._step(thorough=thorough)
-
-    def _step(self, *, thorough: bool) -> bool:
         if self._lease is None and not self._resume():
             return False
         assert self._lease is not None, "it was taken"
@@ -510,7 +506,7 @@ class Mirror(Closing):
             number = max(step.last.epoch, self._number + 1, max(known) + 1)
         self._check_history(step)
         for state in self._states:
-            with sink_failures(state.name, step.last.epoch):
+            with self._failures(state.name, step.last.epoch):
                 state.claim()
         staged = [self._stage(state, step, number) for state in self._states]
         changed = [(state, own) for state, own in zip(self._states, staged, strict=True) if own]
@@ -518,7 +514,7 @@ class Mirror(Closing):
         for own in _together(changed):
             names = ", ".join(state.name for state, _ in own)
             publications = [publication for _, publication in own]
-            with sink_failures(names, step.last.epoch):
+            with self._failures(names, step.last.epoch):
                 publications[0].sink.publish_all(publications)
             for state, _ in own:
                 state.last, state.is_written, state.replaces_others = number, True, False
@@ -528,7 +524,8 @@ class Mirror(Closing):
 
     def _compact(self) -> None:
         """Rewrite small files at the first step, and then after as many steps as make so many
-        files. The step is complete: what happens here is no part of it.
+        files. If there may be more of them, the next step continues: no step waits for long. The
+        step is complete: what happens here is no part of it.
         """
         if not self._compacts:
             return
@@ -539,8 +536,9 @@ class Mirror(Closing):
         for state in self._states:
             assert state.outputs is not None, "it was prepared"
             try:
-                state.sink.compact(state.outputs, self._compacts)
-            except ConnectorError as error:
+                if state.sink.compact(state.outputs, self._compacts):
+                    self._steps_until_compact = 0
+            except (ConnectorError, StorageError) as error:
                 _logger.warning("the files for %s are not compacted: %s", state.name, error)
 
     def _check_history(self, step: _Step) -> None:
@@ -558,8 +556,11 @@ class Mirror(Closing):
                 "new history in place of this one"
             )
 
+    def _failures(self, states: str, epoch: int) -> contextlib.AbstractContextManager[None]:
+        return sink_failures(f"the sink of {states} in mirror {self.name!r}", epoch)
+
     def _prepare(self, state: MirroredState, manifest: EpochManifest) -> None:
-        with sink_failures(state.name, manifest.epoch):
+        with self._failures(state.name, manifest.epoch):
             state.prepare(self.name, manifest, replaces=self._replaces)
 
     def _stage(self, state: MirroredState, step: _Step, number: int) -> Publication | None:
@@ -581,7 +582,7 @@ class Mirror(Closing):
         )
         part = Part(state.outputs, number, self._writer, 0, replaces_all=replaces_all)
         batches = state.batches(None if is_whole else step.before, step.epochs)
-        with sink_failures(state.name, step.last.epoch):
+        with self._failures(state.name, step.last.epoch):
             state.sink.open(attempt)
             receipt = staged_part(state.sink, part, batches)
         if receipt is None and not replaces_all:
@@ -612,19 +613,6 @@ class Mirror(Closing):
             places={state.name: state.place for state in self._states},
         )
         store_position(self._repository, position)
-
-
-@contextlib.contextmanager
-def _about_the_mirror() -> Iterator[None]:
-    """Have errors of sinks, which jobs have too, say to start the mirror again."""
-    try:
-        yield
-    except StatekitError as error:
-        text = str(error)
-        for words in ("start the job again", "run of the job"):
-            text = text.replace(words, words.replace("the job", "the mirror"))
-        error.args = (text, *error.args[1:])
-        raise
 
 
 def _mirrored(

@@ -271,7 +271,7 @@ class LocalRunner:
                 stage = partial(_staged, target, batches[name])
                 self._sink_epochs.write(name, target, stage)
             else:
-                with sink_failures(name, self.coordinator.epoch):
+                with sink_failures(f"sink {name!r}", self.coordinator.epoch):
                     target(emitted[name], self.coordinator.epoch)
         return emitted
 

@@ -41,7 +41,7 @@ class SinkEpochs:
         Raises:
             ProcessError: the sink failed.
         """
-        with sink_failures(name, self.coordinator.epoch, self._passes):
+        with sink_failures(f"sink {name!r}", self.coordinator.epoch, self._passes):
             sink.begin(self._outputs_of(name))
 
     @contextlib.contextmanager
@@ -60,7 +60,7 @@ class SinkEpochs:
             without_outputs=coordinator.without_outputs,
             check_owner=self._check_owner,
         )
-        with sink_failures(name, coordinator.epoch, self._passes):
+        with sink_failures(f"sink {name!r}", coordinator.epoch, self._passes):
             yield attempt
         self._written.add(name)
 

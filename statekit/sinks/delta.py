@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,11 +17,10 @@ from statekit.checkpoint.store_url import same_place
 from statekit.declared_call import declarable
 from statekit.errors import ConnectorError, StatekitError
 from statekit.optional_packages import check_installed
-from statekit.sinks.lake.delta_files import NanColumns, added_files, new_file_name, statistics
+from statekit.sinks.lake.delta_files import added_files, new_file_name, write_delta_file
 from statekit.sinks.lake.lake_columns import STAGED, WriteMode, Writing
 from statekit.sinks.lake.lake_commits import TableLog
 from statekit.sinks.lake.lake_sink import LakeSink
-from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
 from statekit.sinks.protocol.sink import Outputs, Part, Receipt
 
 if TYPE_CHECKING:
@@ -90,12 +88,8 @@ class Delta(LakeSink):
             return False
 
     def write_file(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
-        nan, name = NanColumns(), new_file_name(part)
-        with tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES_MAX) as file:
-            metadata = write_parquet(file, nan.noted(batches))
-            size = self.store.put_file(name, file).size
-        stats = statistics(self.writing.schema_of_table(part.outputs), metadata, nan)
-        return {"file": name, "size": size, "rows": metadata.num_rows, "statistics": stats}
+        schema = self.writing.schema_of_table(part.outputs)
+        return write_delta_file(self.store, new_file_name(part), batches, schema)
 
     def with_writing(self, writing: Writing) -> Delta:
         return replace(self, writing=writing)
@@ -103,7 +97,7 @@ class Delta(LakeSink):
     def log(self, outputs: Outputs) -> DeltaLog:
         from statekit.sinks.lake.delta_log import DeltaLog
 
-        return DeltaLog(self.path, self._table(), outputs)
+        return DeltaLog(self.path, self._table(), outputs, self.store)
 
     def conflicts(self) -> type[Exception]:
         from deltalake.exceptions import CommitFailedError
@@ -146,7 +140,7 @@ class Delta(LakeSink):
             with contextlib.suppress(CommitFailedError):  # another run has created it
                 DeltaTable.create(self._uri, columns, mode="ignore", storage_options=options)
 
-    def committed(self, log: TableLog, *, with_files: bool = False) -> None:
+    def committed(self, log: TableLog) -> None:
         root = self.store.root
         if root is None:
             return
@@ -155,7 +149,7 @@ class Delta(LakeSink):
         assert isinstance(log, DeltaLog)
         version = log.table.version() + 1
         while (commit := root / "_delta_log" / f"{version:020d}.json").exists():
-            if with_files or self.writing.mode == "upsert":
+            if self.writing.mode == "upsert":
                 for path in added_files(commit.read_bytes()):
                     if (file := root / path).exists():
                         sync_path(file)
@@ -178,7 +172,7 @@ class Delta(LakeSink):
             raise ConnectorError(
                 f"the Delta table {self.path} failed with {in_one_line(error)}. Nothing of this "
                 "epoch is committed: check that the path, the permissions and the store are as "
-                "they should be, then start the job again"
+                "they should be, then start again"
             ) from None
 
 

@@ -151,7 +151,7 @@ class Iceberg(LakeSink):
             raise ConnectorError(
                 f"the Iceberg table {self.table} failed with {self._in_one_line(error)}. Nothing "
                 "of this epoch is committed: check that the catalog, the permissions and the store "
-                "are as they should be, then start the job again"
+                "are as they should be, then start again"
             ) from None
 
     def _in_one_line(self, error: Exception) -> str:

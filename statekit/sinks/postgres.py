@@ -324,7 +324,7 @@ class Postgres(TableSink):
                 f"sink {target.sink!r}: epoch {last.epoch} was published before a crash with "
                 f"{last.rows} rows, and {removed} of them are in {self.table} unchanged, so that "
                 "they cannot be replaced. Nothing was written: delete the rows of this epoch and "
-                f"set rows = 0 in its row of {OWN_PREFIX}sinks, then start the job again, or use "
+                f"set rows = 0 in its row of {OWN_PREFIX}sinks, then start again, or use "
                 "epoch_column="
             )
 
@@ -477,7 +477,7 @@ def _check_is_latest(attempt: Attempt, run: _Run, last: LastPublication) -> None
             f"sink {sink!r}: {run.log.target} contains epoch {last.epoch}, which is later than "
             f"epoch {attempt.epoch} of this checkpoint: it was restored from an older copy. "
             f"Nothing was written: delete the rows of later epochs, and the row of this sink in "
-            f"{run.log.table}, then start the job again"
+            f"{run.log.table}, then start again"
         )
 
 

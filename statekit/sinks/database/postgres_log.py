@@ -133,7 +133,7 @@ class SinkLog:
         if not rows:
             raise ConnectorError(
                 f"sink {self.outputs.sink!r}: its row in {self.table} was deleted during the run. "
-                "Nothing of this epoch is committed: start the job again, which creates it"
+                "Nothing of this epoch is committed: start again, which creates it"
             )
         return rows[0]
 

@@ -110,7 +110,7 @@ class StagingTable:
             raise ConnectorError(
                 f"sink {self.target.sink!r}: {found} of {wanted} rows of this epoch are staged: "
                 "PostgreSQL was restarted after a crash, which empties staging tables. Nothing of "
-                "this epoch is committed: start the job again"
+                "this epoch is committed: start again"
             )
 
     def move(self, session: PostgresSession, epoch: int, parts: list[int]) -> int:

@@ -227,7 +227,7 @@ class TargetTable:
             raise self._misfit(
                 f"is not there, or without columns {', '.join(map(repr, missing))}, which were "
                 "there when the run began",
-                "start the job again, which adds them",
+                "start again, which adds them",
             )
         return [columns[field.name] for field in self.stored_fields]
 

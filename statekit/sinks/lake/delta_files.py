@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
@@ -13,9 +14,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statekit.checkpoint.store import Store
 from statekit.clock import unique_id
 from statekit.records.nested_types import parts_of
-from statekit.sinks.protocol.sink import Outputs, Part
+from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
+from statekit.sinks.protocol.sink import Outputs, Part, Receipt
 
 _BOUNDS_COLUMNS_MAX = 32
 """Bounds are noted of so many columns, as Delta's own writers do."""
@@ -58,6 +61,25 @@ def added_files(commit: bytes) -> Iterator[str]:
 
 def _prefix(outputs: Outputs) -> str:
     return f"{outputs.sink}-{outputs.checkpoint}-epoch-"
+
+
+def write_delta_file(
+    store: Store, name: str, batches: Iterator[pa.RecordBatch], schema: pa.Schema
+) -> Receipt:
+    """Write a data file, and return a receipt with its statistics.
+
+    Parameters:
+        store: the directory of the table.
+        name: of the file.
+        batches: its rows, at least one batch.
+        schema: of the batches.
+    """
+    nan = NanColumns()
+    with tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES_MAX) as file:
+        metadata = write_parquet(file, nan.noted(batches))
+        size = store.put_file(name, file).size
+    stats = statistics(schema, metadata, nan)
+    return {"file": name, "size": size, "rows": metadata.num_rows, "statistics": stats}
 
 
 class NanColumns:

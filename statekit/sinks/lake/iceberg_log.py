@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self
 
@@ -56,14 +55,7 @@ from statekit.sinks.lake.iceberg_files import (
     write_data_file,
 )
 from statekit.sinks.lake.lake_columns import Writing, columns_to_add
-from statekit.sinks.lake.lake_commits import (
-    COMPACTED_BYTES_MAX,
-    SMALL_BYTES,
-    Note,
-    Stamp,
-    TableLog,
-    is_in,
-)
+from statekit.sinks.lake.lake_commits import Note, Stamp, TableLog, files_to_compact, is_in
 from statekit.sinks.protocol.sink import EpochRanges, Outputs, Receipt, SinkIdentity
 
 _NO_RETRY = {"commit.retry.num-retries": "0"}
@@ -169,20 +161,16 @@ class IcebergLog(TableLog):
         return self.table.scan(row_filter=wanted, selected_fields=tuple(columns)).to_arrow()
 
     def compact(self, files: int) -> bool:
-        small = [
-            task
-            for task in self.table.scan().plan_files()
-            if task.file.file_size_in_bytes < SMALL_BYTES and not task.delete_files
-        ]
-        if len(small) < files or self.epoch is None:
+        tasks = [task for task in self.table.scan().plan_files() if not task.delete_files]
+        places = files_to_compact([task.file.file_size_in_bytes for task in tasks], files)
+        if not places or self.epoch is None:
             return False
-        sizes = accumulate(task.file.file_size_in_bytes for task in small)
-        chosen = [
-            task for task, end in zip(small, sizes, strict=True) if end <= COMPACTED_BYTES_MAX
-        ]
-        rows = pa.concat_tables([self._read(task) for task in chosen])
+        chosen = [tasks[place] for place in places]
+        schema = self.columns
+        tables = (self._read(task).cast(schema) for task in chosen)
+        rows = (batch for rows_of_file in tables for batch in rows_of_file.to_batches())
         # The name has no epoch: an attempt that replaces its files must not find this one.
-        written = self._written(rows, f"compacted-{unique_id()}")
+        written = self._written(rows, schema, f"compacted-{unique_id()}")
         self._commit(Stamp(Note(unique_id()), self.epoch), [written], [of.file for of in chosen])
         return True
 
@@ -230,7 +218,7 @@ class IcebergLog(TableLog):
             rows = rows.filter(pc.invert(deleted)).drop_columns([writing.delete])
         parts = [*_together(written), rows]
         added = [
-            self._written(part, file_name(self.outputs, stamp.epoch, 0))
+            self._written(part.to_batches(), part.schema, file_name(self.outputs, stamp.epoch, 0))
             for part in parts
             if part.num_rows
         ]
@@ -295,7 +283,7 @@ class IcebergLog(TableLog):
                 raise ProcessError(
                     f"an output has no value in the field {field.name!r}, and this column of "
                     f"{self.place} is required. Nothing of this epoch is committed: emit complete "
-                    "outputs, then start the job again"
+                    "outputs, then start again"
                 )
         return DataFile.from_args(
             content=DataFileContent.DATA,
@@ -316,16 +304,16 @@ class IcebergLog(TableLog):
         scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
         return scan.to_table([task])
 
-    def _written(self, rows: pa.Table, name: str) -> DataFile:
+    def _written(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema, name: str) -> DataFile:
         """Write rows as a data file, and return its entry for a manifest.
 
         Parameters:
+            schema: of the rows.
             name: the begin of the name of the file.
         """
-        location, columns = self.table.location(), with_field_ids(rows.schema, self.columns)
-        batches = iter(rows.to_batches())
+        location, columns = self.table.location(), with_field_ids(schema, self.columns)
         return self._data_file(
-            write_data_file(table_store(location), location, name, batches, columns)
+            write_data_file(table_store(location), location, name, iter(rows), columns)
         )
 
     def check_features(self) -> None:

@@ -109,7 +109,7 @@ class Writing:
                 raise ProcessError(
                     f"sink {sink!r} got an output whose key has the field {name!r} without a "
                     "value. Nothing of this epoch is committed: emit outputs with complete keys, "
-                    "then start the job again"
+                    "then start again"
                 )
         keys = rows.select(list(self.key)).append_column(_NUMBER, row_numbers(rows.num_rows))
         grouped = keys.group_by(list(self.key), use_threads=False)

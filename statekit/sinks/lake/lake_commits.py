@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -23,8 +26,8 @@ from statekit.sinks.protocol.sink import Attempt, EpochRanges, Outputs, Receipt,
 SMALL_BYTES = 16 << 20
 """A file of fewer bytes is small."""
 
-COMPACTED_BYTES_MAX = 128 << 20
-"""The most bytes of small files that one commit rewrites, so that its time is bounded."""
+_COMPACTED_BYTES_MAX, _COMPACTED_FILES_MAX = 128 << 20, 1_000
+"""The most small files that one commit rewrites, so that its time and its memory are bounded."""
 
 _logger = logging.getLogger("statekit.sinks")
 
@@ -107,7 +110,7 @@ class TableLog(ABC):
 
     @abstractmethod
     def compact(self, files: int) -> bool:
-        """Commit large files with the rows of small ones, and return True; False if there are fewer
+        """Commit one file with the rows of small ones, and return True; False if there are fewer
         small files. Rows of later versions stay as they are.
 
         Parameters:
@@ -179,9 +182,9 @@ class TableLog(ABC):
             return is_published
         raise FencedError(
             f"sink {attempt.outputs.sink!r} cannot write epoch {attempt.epoch}: {self.place} "
-            f"{what}. Another run of the job writes to this table, and it keeps its rows. Stop one "
-            "of them, then start the other again. If the checkpoint was restored from an older "
-            "copy, write to a new table"
+            f"{what}. Another run writes to this table, and it keeps its rows. Stop one of them, "
+            "then start the other again. If the checkpoint was restored from an older copy, write "
+            "to a new table"
         )
 
     def files_committed(self, epochs: EpochRanges) -> int:
@@ -360,9 +363,33 @@ class Abandonment(TableChange):
         return False
 
 
-_ADVICE = (
-    "Restore the table to the version before its files were rewritten, then start the job again"
-)
+_ADVICE = "Restore the table to the version before its files were rewritten, then start again"
+
+
+def files_to_compact(sizes: Sequence[int], files: int) -> list[int]:
+    """Return the places of the files that one commit of a compaction rewrites, in their order: the
+    smallest ones. It costs as much as the rows that were written since the last one, whatever the
+    size of the table.
+
+    A file is rewritten only together with as many bytes of smaller files. So a row is rewritten
+    about `log2(SMALL_BYTES / bytes of its first file)` times at most, until its file is not small.
+
+    Parameters:
+        sizes: of all files of the table, in bytes.
+        files: how many there have to be.
+
+    >>> files_to_compact([1 << 30, 900, 20 << 20, 500, 400], 3)
+    [1, 3, 4]
+    >>> files_to_compact([1 << 30, 1_000, 20 << 20, 500, 400], 3)
+    []
+    """
+    small = ((size, place) for place, size in enumerate(sizes) if size < SMALL_BYTES)
+    chosen = nsmallest(_COMPACTED_FILES_MAX, small)
+    ends = list(accumulate(size for size, _ in chosen))
+    count = bisect_right(ends, _COMPACTED_BYTES_MAX)
+    while count > 1 and chosen[count - 1][0] > ends[count - 2]:
+        count -= 1
+    return sorted(place for _, place in chosen[:count]) if count >= max(files, 2) else []
 
 
 def is_in(ranges: EpochRanges, epoch: int | None) -> bool:

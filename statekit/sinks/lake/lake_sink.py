@@ -65,12 +65,8 @@ class LakeSink(TableSink):
     def with_writing(self, writing: Writing) -> LakeSink:
         """Return a sink of the same table that changes it in another way."""
 
-    def committed(self, log: TableLog, *, with_files: bool = False) -> None:
-        """Make commits after a version durable.
-
-        Parameters:
-            with_files: whether with files that the library of the format has written.
-        """
+    def committed(self, log: TableLog) -> None:
+        """Make commits after a version durable."""
 
     def by_key(self, key: Sequence[str], delete: str) -> LakeSink:
         return self.with_writing(Writing("upsert", tuple(key), delete))
@@ -122,14 +118,16 @@ class LakeSink(TableSink):
             self.store.put_file(name, file)
         return {"staged": name}
 
-    def compact(self, outputs: Outputs, files: int) -> None:
-        try:
-            with self.failures():
-                log = self.log(outputs)
-                if log.compact(files):
-                    self.committed(log, with_files=True)
-        except self.conflicts():
-            return  # another writer has committed meanwhile: the next time
+    def compact(self, outputs: Outputs, files: int) -> bool:
+        with self.failures():
+            log = self.log(outputs)
+            try:
+                is_compacted = log.compact(files)
+            except self.conflicts():
+                return False  # another writer has committed meanwhile: the next time
+            if is_compacted:
+                self.committed(log)
+            return is_compacted
 
     def publish(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
         writing = self.writing
@@ -152,7 +150,7 @@ class LakeSink(TableSink):
         """Commit a change, again if another writer of the table has committed meanwhile.
 
         Raises:
-            FencedError: another run of the job has taken over.
+            FencedError: another run has taken over.
             ConnectorError: the table cannot be reached, or others commit all the time.
         """
         for pause in _PAUSES_S:
@@ -169,7 +167,7 @@ class LakeSink(TableSink):
         raise ConnectorError(
             f"sink {log.outputs.sink!r} cannot commit to {log.place}, because others change it all "
             f"the time ({len(_PAUSES_S)} tries). Nothing of this epoch is committed: let others "
-            "write less often, then start the job again"
+            "write less often, then start again"
         )
 
     def _staged_rows(self, outputs: Outputs, receipts: Sequence[Receipt]) -> pa.Table:
@@ -180,8 +178,8 @@ class LakeSink(TableSink):
             content = self.store.read_if_there(name)
             if content is None:
                 raise FencedError(
-                    f"{self.store.at(name)} was removed: another run of the job writes to this "
-                    "table. Stop one of them, then start the other again; nothing committed is lost"
+                    f"{self.store.at(name)} was removed: another run writes to this table. Stop "
+                    "one of them, then start the other again; nothing committed is lost"
                 )
             return pq.read_table(pa.BufferReader(content))
 

@@ -268,13 +268,15 @@ class TableSink(Sink):
             last: the last epoch of the table; None if there is none.
         """
 
-    def compact(self, outputs: Outputs, files: int) -> None:
-        """Rewrite small files of the table as large ones, if the target has files that readers
-        choose by a log. The rows do not change.
+    def compact(self, outputs: Outputs, files: int) -> bool:
+        """Rewrite some small files of the table as a large one, if the target has files that
+        readers choose by a log. The rows do not change. Return whether that was done: then there
+        may be more of them. The work of a call is bounded, whatever the size of the table.
 
         Parameters:
             files: how many small files there have to be.
         """
+        return False
 
     def appending(self) -> TableSink:
         """Return this sink with rows that are only added."""
@@ -333,11 +335,13 @@ def staged_part(sink: Sink, part: Part, batches: Iterator[pa.RecordBatch]) -> Re
 
 @contextmanager
 def sink_failures(
-    name: str, epoch: int, passes: Callable[[BaseException], bool] = lambda error: False
+    which: str, epoch: int, passes: Callable[[BaseException], bool] = lambda error: False
 ) -> Iterator[None]:
     """Convert errors of a sink to ProcessError, while the outputs of an epoch are written.
 
     Parameters:
+        which: the sink, as messages name it, such as "sink 'orders'".
+        epoch: its number.
         passes: whether an error is not about the sink, and raised as it is.
 
     Raises:
@@ -351,10 +355,10 @@ def sink_failures(
             raise
         if not is_users(error):
             if isinstance(error, ConnectorError | StorageError):
-                name_failed(error, f"sink {name!r}")
+                name_failed(error, which)
             raise
         raise ProcessError(
-            f"sink {name!r} failed in epoch {epoch} with {shown_error(error)}. Nothing of this "
-            "epoch is committed, and it runs again under the same number: correct the sink, then "
-            "start the job again"
+            f"{which} failed in epoch {epoch} with {shown_error(error)}. Nothing of this epoch "
+            "is committed, and it runs again under the same number: correct the sink, then start "
+            "again"
         ) from error

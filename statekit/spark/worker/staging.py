@@ -55,7 +55,7 @@ class StageStep:
         earlier: Earlier = "epoch" if self.is_only else "part" if runs_again else "none"
         part = Part(self.outputs, self.epoch, self.writer, context.partitionId(), earlier)
         rows = (self._typed(batch) for batch in batches if batch.num_rows)
-        with sink_failures(self.outputs.sink, self.epoch):
+        with sink_failures(f"sink {self.outputs.sink!r}", self.epoch):
             receipt = staged_part(unpickled(self.sink), part, rows)
             text = None if receipt is None else _as_json(receipt)
         if text is not None:

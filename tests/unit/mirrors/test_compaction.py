@@ -2,23 +2,53 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import signal
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
 
 import statekit as sk
+from statekit.sinks.lake import lake_commits
 from statekit.sinks.lake.delta_log import DeltaLog
 from statekit.testing import Harness
 from tests.support.killable_processes import die_at, exit_code
 from tests.support.lake_tables import IcebergTable
-from tests.support.mirrors import Sale, delta_rows, sales
+from tests.support.mirrors import Sale, delta_rows, sales, shown, state_rows
 
 STEPS = 7
+
+
+class Kept(NamedTuple):
+    """Values of many types."""
+
+    flag: bool
+    part: float
+    data: bytes
+    day: dt.date
+    moment: dt.datetime
+    price: Decimal
+    names: list[str]
+    counts: dict[str, int]
+    maybe: int | None
+
+
+@sk.process(key="user")
+def stores_all(sale: Sale, kept: sk.ValueState[Kept]) -> None:
+    moment = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=sale.cents)
+    price, names = Decimal(sale.cents).scaleb(-2), [sale.user] * sale.cents
+    maybe = sale.cents if sale.cents % 2 else None
+    kept.update(
+        Kept(sale.cents > 2, 0.5, b"\0", moment.date(), moment, price, names, {sale.user: 1}, maybe)
+    )
 
 
 def follow(home: Path, sink: Any, name: str, **options: Any) -> None:
@@ -58,8 +88,111 @@ def test_files_of_a_delta_log_are_compacted(tmp_path: Path) -> None:
     steps(tmp_path, sk.sinks.delta(tmp_path / "log"), compact=3)
     table = DeltaTable(str(tmp_path / "log"))
     assert len(table.file_uris()) < 5
-    assert "OPTIMIZE" in {commit["operation"] for commit in table.history()}
+    assert any("compacted-" in file for file in table.file_uris())
     assert log_of(delta_rows(tmp_path / "log")) == without_compaction(tmp_path)
+
+
+def actions(home: Path) -> list[list[dict[str, Any]]]:
+    """The actions that change files, by commit."""
+    logs = sorted((home / "_delta_log").glob("*.json"))
+    commits = [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
+    return [
+        [
+            each[kind] | {"kind": kind}
+            for each in commit
+            for kind in ("add", "remove")
+            if kind in each
+        ]
+        for commit in commits
+    ]
+
+
+def test_a_compaction_of_delta_rewrites_small_files_alone_and_is_no_change_of_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_commits, "SMALL_BYTES", 20_000)
+    job = Harness(sales, checkpoint=tmp_path / "job", parallelism=2)
+    job.send(*(Sale(f"user {number * 7919}", number) for number in range(1, 20_001)))
+    table = sk.sinks.delta(tmp_path / "log")
+    for number in range(12):
+        follow(tmp_path, table, "one", compact=3)
+        job.send(Sale("ada", 1 + number), Sale("bob", 1 + number))
+    compactions = [
+        own
+        for own in actions(tmp_path / "log")
+        if any("compacted-" in action["path"] for action in own if action["kind"] == "add")
+    ]
+    assert len(compactions) > 2
+    for own in compactions:
+        assert not any(action["dataChange"] for action in own)
+        assert all(action["size"] < 20_000 for action in own if action["kind"] == "remove")
+    follow(tmp_path, table, "one", compact=3)
+    assert log_of(delta_rows(tmp_path / "log")) == without_compaction(tmp_path)
+
+
+def test_tables_with_rows_of_all_types_are_compacted(tmp_path: Path) -> None:
+    job = Harness(stores_all, checkpoint=tmp_path / "job", parallelism=2)
+    sink = sk.sinks.delta(tmp_path / "table")
+    for number in range(6):
+        job.send(*(Sale(f"u{number}-{user}", number) for user in range(3)))
+        with sk.mirror(tmp_path / "job", "stores_all.kept", sink, compact=2) as mirror:
+            mirror.catch_up()
+    assert any("compacted-" in file for file in DeltaTable(str(tmp_path / "table")).file_uris())
+    expected = state_rows(tmp_path / "job", "stores_all", "kept", None)
+    assert shown(delta_rows(tmp_path / "table"), expected) == shown(expected, expected)
+
+
+def test_a_compaction_goes_on_with_the_next_step_if_it_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps(tmp_path, sk.sinks.delta(tmp_path / "log"), compact=0)
+    monkeypatch.setattr(lake_commits, "_COMPACTED_FILES_MAX", 3)
+    job = Harness(sales, checkpoint=tmp_path / "job", parallelism=2)
+    job.send(Sale("eve", 1))
+    before = len(DeltaTable(str(tmp_path / "log")).file_uris())
+    with sk.mirror(
+        tmp_path / "job",
+        "sales.by_cents",
+        sk.sinks.delta(tmp_path / "log"),
+        mode="changes",
+        name="one",
+        compact=3,
+    ) as mirror:
+        for number in range(3):
+            mirror.catch_up()
+            job.send(Sale("eve", 2 + number))
+    removed = [
+        sum(action["kind"] == "remove" for action in own) for own in actions(tmp_path / "log")
+    ]
+    assert max(removed) == 3
+    assert sum(removed) > 6
+    assert len(DeltaTable(str(tmp_path / "log")).file_uris()) < before - 2
+
+
+@given(
+    st.lists(st.integers(300, 40 << 20), max_size=300), st.integers(2, 8), st.integers(0, 1 << 50)
+)
+def test_the_work_of_compactions_depends_on_what_was_written_and_not_on_the_table(
+    written: list[int], files: int, rest: int
+) -> None:
+    """The model of a table: sizes of its files, of which a compaction makes one."""
+    sizes, rewritten = [rest], 0
+    for size in written:
+        sizes.append(size)
+        places = lake_commits.files_to_compact(sizes, files)
+        if not places:
+            continue
+        chosen = [sizes[place] for place in places]
+        assert len(chosen) >= files
+        assert max(chosen) < lake_commits.SMALL_BYTES
+        assert sum(chosen) <= 128 << 20
+        assert places == sorted(set(places))
+        sizes = [own for place, own in enumerate(sizes) if place not in set(places)]
+        sizes.append(sum(chosen))
+        rewritten += sum(chosen)
+        assert len([own for own in sizes if own < lake_commits.SMALL_BYTES]) < files + 17
+    small = [size for size in [rest, *written] if size < lake_commits.SMALL_BYTES]
+    assert rewritten <= 17 * sum(small)
 
 
 def test_files_of_an_iceberg_log_are_compacted(tmp_path: Path) -> None:

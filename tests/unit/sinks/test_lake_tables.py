@@ -123,7 +123,7 @@ def test_a_run_is_fenced_by_the_table_alone(root: Path, table: LakeTable) -> Non
             super().publish(attempt, receipts)
 
     orders = [*ORDERS[:5], *(Order("late", 1) for _ in range(5))]
-    with pytest.raises(sk.FencedError, match="Another run of the job writes to this table"):
+    with pytest.raises(sk.FencedError, match="Another run writes to this table"):
         run(root, in_class(Late, sink), orders)
     assert table.rows() == sums(ORDERS)
 

@@ -18,7 +18,9 @@ from statekit.checkpoint.rollback import plan
 from statekit.testing import Harness
 from statekit.timestamp import instant
 from tests.support.effort import SOAK
-from tests.support.mirrors import DyingDelta, Killed, Sale
+from tests.support.lake_tables import IcebergTable, in_class
+from tests.support.mirrors import Dying, DyingDelta, DyingPostgres, Killed, Sale, delta_rows
+from tests.support.postgres import PostgresSchema
 
 STATES = ("total", "by_cents", "recent", "last")
 HISTORIES = 200 if SOAK else 3
@@ -45,6 +47,9 @@ def sales(
 
 Version = tuple[str, int, int | None]
 """Of a row: its value as text, and the epochs in which it began and ended."""
+
+
+Rows = list[dict[str, Any]]
 
 
 class Model:
@@ -76,10 +81,24 @@ class Model:
 
 
 class Histories:
-    """A random history of a checkpoint, its models and its mirror."""
+    """A random history of a checkpoint, its models and its mirror.
 
-    def __init__(self, home: Path, seed: int, table: Callable[[Path, str], Any]) -> None:
-        self.home, self.table, self.chosen = home, table, random.Random(seed)
+    Parameters:
+        sink: returns the sink for a state.
+        read: returns all rows of the table of a state.
+        commits: of a step.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        seed: int,
+        sink: Callable[[str], Any],
+        read: Callable[[str], Rows],
+        commits: int = len(STATES),
+    ) -> None:
+        self.home, self.sink, self.read, self.commits = home, sink, read, commits
+        self.chosen = random.Random(seed)
         self.job = Harness(sales, checkpoint=home / "job", parallelism=2)
         self.models = {name: Model() for name in STATES}
         self.seen, self.minutes = -1, 0
@@ -137,10 +156,10 @@ class Histories:
 
     def die(self) -> None:
         """Follow, and die before or after a commit."""
-        DyingDelta.dies = self.chosen.randrange(4), bool(self.chosen.randrange(2))
+        Dying.dies = self.chosen.randrange(self.commits), bool(self.chosen.randrange(2))
         with suppress(Killed):
             self.follow()
-        DyingDelta.dies = None
+        Dying.dies = None
 
     def follow(self) -> None:
         """Follow, and compare the tables with the models."""
@@ -148,14 +167,14 @@ class Histories:
             self.is_begun, self.first = True, self.seen
             for name, model in self.models.items():
                 model.put(self.seen, self.rows(name, self.seen))
-        tables = {f"sales.{name}": self.table(self.home, name) for name in STATES}
+        tables = {f"sales.{name}": self.sink(name) for name in STATES}
         with sk.mirror(self.home / "job", tables, mode="history", name="all") as mirror:
             assert mirror.catch_up() == self.seen
         for name in STATES:
             self.compare(name)
 
     def compare(self, name: str) -> None:
-        found = stored_rows(self.table(self.home, name), self.home / name)
+        found = self.read(name)
         expected = [
             (key[0], value, begin, end)
             for key, own in self.models[name].versions.items()
@@ -182,31 +201,36 @@ def value_of(row: dict[str, Any]) -> str:
     return f"{row['value']} {row.get('expires')}"
 
 
-def stored_rows(table: Any, path: Path) -> list[dict[str, Any]]:
-    """All rows of a table."""
-    if isinstance(table, DyingDelta):
-        from deltalake import DeltaTable
-
-        found: list[dict[str, Any]] = DeltaTable(table.path).to_pyarrow_table().to_pylist()
-        return found
-    from pyiceberg.catalog import load_catalog
-
-    root = path.parent / "lake"
-    catalog = load_catalog("default", type="sql", uri=f"sqlite:///{root}/catalog.db")
-    rows: list[dict[str, Any]] = catalog.load_table(table.table).scan().to_arrow().to_pylist()
-    return rows
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_tables_with_history_have_the_versions_of_the_model(tmp_path: Path, seed: int) -> None:
-    Histories(tmp_path, seed, lambda home, name: DyingDelta.at(home / name)).run()
+    def read(name: str) -> Rows:
+        rows: Rows = delta_rows(tmp_path / name).to_pylist()
+        return rows
+
+    Histories(tmp_path, seed, lambda name: DyingDelta.at(tmp_path / name), read).run()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(HISTORIES // 3))
 def test_tables_of_iceberg_with_history_have_them_too(tmp_path: Path, seed: int) -> None:
-    def table(home: Path, name: str) -> Any:
-        return sk.sinks.iceberg(f"shop.{name}", warehouse=home / "lake")
+    tables = {name: IcebergTable(str(tmp_path / "lake" / name)) for name in STATES}
 
-    Histories(tmp_path, seed, table).run()
+    def read(name: str) -> Rows:
+        rows: Rows = tables[name].read().to_pylist()
+        return rows
+
+    Histories(tmp_path, seed, lambda name: tables[name].sink(), read).run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(HISTORIES // 3 + 1))
+def test_tables_of_postgres_with_history_have_them_too(
+    tmp_path: Path, postgres: PostgresSchema, seed: int
+) -> None:
+    """A step is one transaction of all tables."""
+
+    def sink(name: str) -> Any:
+        return in_class(DyingPostgres, sk.sinks.postgres(postgres.url, name))
+
+    Histories(tmp_path, seed, sink, postgres.table, commits=1).run()

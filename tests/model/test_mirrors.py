@@ -22,6 +22,7 @@ from statekit.testing.faults import Fault, Faults, faulty
 from tests.model.test_protocol_fuzz import Branch, Protocol
 from tests.support.effort import SOAK
 from tests.support.mirrors import (
+    Dying,
     DyingDelta,
     Killed,
     delta_rows,
@@ -46,7 +47,7 @@ class Mirrors(Protocol):
         super().check(branch)
         home = self.home / f"mirrors-of-{branch.root.name}"
         faults, self.faults = Faults(*self.faults, lasting=True), []
-        DyingDelta.dies, self.dies = self.dies, None
+        Dying.dies, self.dies = self.dies, None
         repository: Any = faulty(Repository(branch.root, create=False), faults)
         try:
             self.follow(repository, home)
@@ -54,7 +55,7 @@ class Mirrors(Protocol):
             pass
         except sk.StatekitError:
             assert faults.done, "nothing else may fail"
-        DyingDelta.dies = None
+        Dying.dies = None
         self.compare(branch, home, self.follow(branch.root, home))
 
     def follow(self, checkpoint: Any, home: Path) -> int | None:

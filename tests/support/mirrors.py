@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
@@ -14,7 +15,8 @@ import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.sinks.delta import Delta
 from statekit.sinks.lake.lake_columns import Writing
-from statekit.sinks.protocol.sink import Attempt, Receipt
+from statekit.sinks.postgres import Postgres
+from statekit.sinks.protocol.sink import Attempt, Publication, Receipt
 
 
 class Sale(NamedTuple):
@@ -44,8 +46,8 @@ class Killed(BaseException):
     """The end of a process, as far as a test in one process can show it."""
 
 
-class DyingDelta(Delta):
-    """A Delta table whose process dies at a commit.
+class Dying:
+    """Tables whose process dies at a commit.
 
     Attributes:
         dies: the number of the commit of any table, and whether the table has it; None for never.
@@ -53,19 +55,38 @@ class DyingDelta(Delta):
 
     dies: ClassVar[tuple[int, bool] | None] = None
 
+    @staticmethod
+    @contextmanager
+    def at_commit() -> Iterator[None]:
+        """Die before or after what is done in the block, if it is the commit at which to die."""
+        number, after = (-1, False) if Dying.dies is None else Dying.dies
+        if number >= 0:
+            Dying.dies = number - 1, after
+        if number == 0 and not after:
+            raise Killed
+        yield
+        if number == 0:
+            raise Killed
+
+
+class DyingDelta(Delta):
+    """A Delta table whose process dies at a commit."""
+
     @classmethod
     def at(cls, path: Path) -> Self:
         return cls(str(path), Writing())
 
     def publish(self, attempt: Attempt, receipts: Sequence[Receipt]) -> None:
-        number, after = (-1, False) if DyingDelta.dies is None else DyingDelta.dies
-        if number >= 0:
-            DyingDelta.dies = number - 1, after
-        if number == 0 and not after:
-            raise Killed
-        super().publish(attempt, receipts)
-        if number == 0:
-            raise Killed
+        with Dying.at_commit():
+            super().publish(attempt, receipts)
+
+
+class DyingPostgres(Postgres):
+    """A table of PostgreSQL whose process dies at a commit."""
+
+    def publish_all(self, publications: Sequence[Publication]) -> None:
+        with Dying.at_commit():
+            super().publish_all(publications)
 
 
 def state_rows(

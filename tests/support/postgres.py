@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import psutil
 import psycopg
+from psycopg.rows import dict_row
 
 from statekit.clock import unique_id
 from tests.support.timeouts import PATIENCE_S
@@ -174,6 +175,11 @@ class PostgresSchema:
     def rows(self, statement: str) -> list[Any]:
         """Run a statement, and return its rows."""
         return self.server.rows(statement, self.name)
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        """Return all rows of a table, by the names of the columns."""
+        with psycopg.connect(self.url, autocommit=True, row_factory=dict_row) as connection:
+            return connection.execute(f"SELECT * FROM {name}".encode()).fetchall()
 
     def tables(self) -> list[str]:
         """Return the names of all tables, sorted."""

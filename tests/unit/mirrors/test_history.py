@@ -39,11 +39,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
         table = IcebergTable(str(tmp_path / "warehouse"))
         return table.sink(), lambda: table.read().to_pylist()
     schema: PostgresSchema = request.getfixturevalue("postgres")
-    names = ("user", "value", "valid_from", "valid_until", "from_epoch", "until_epoch")
-    columns = ", ".join(f'"{name}"' for name in names)
-    return sk.sinks.postgres(schema.url, "totals"), lambda: [
-        dict(zip(names, row, strict=True)) for row in schema.rows(f"SELECT {columns} FROM totals")
-    ]
+    return sk.sinks.postgres(schema.url, "totals"), lambda: schema.table("totals")
 
 
 def versions(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -81,6 +77,26 @@ def test_a_table_has_the_versions_of_rows_and_a_rollback_takes_them_back(
     plan(Repository(tmp_path / "job"), 1).carry_out()
     assert follow(tmp_path, sink) == 3
     assert versions(read()) == [("ada", 5, 0, 1), ("ada", 6, 1, None), ("bob", 7, 0, 1)]
+
+
+def test_a_rescale_makes_no_version_and_a_rollback_over_it_takes_the_table_back(
+    tmp_path: Path, job: Harness, made: Made
+) -> None:
+    sink, read = made
+    follow(tmp_path, sink)
+    job.rescale(5)
+    last = follow(tmp_path, sink)
+    assert versions(read()) == [("ada", 5, 0, None), ("bob", 7, 0, None)]
+    job.send(Sale("ada", 1), Sale("bob", 0))
+    ended = follow(tmp_path, sink)
+    assert versions(read()) == [("ada", 5, 0, ended), ("ada", 6, ended, None), ("bob", 7, 0, ended)]
+    assert last is not None
+    plan(Repository(tmp_path / "job"), last).carry_out()
+    follow(tmp_path, sink)
+    assert versions(read()) == [("ada", 5, 0, None), ("bob", 7, 0, None)]
+    Harness(sales, checkpoint=tmp_path / "job", parallelism=2).send(Sale("eve", 3))
+    begun = follow(tmp_path, sink)
+    assert versions(read())[2:] == [("eve", 3, begun, None)]
 
 
 def test_a_history_is_not_replaced_when_its_epochs_were_collected(

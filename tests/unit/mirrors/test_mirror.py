@@ -19,6 +19,7 @@ from statekit.checkpoint.rollback import plan
 from statekit.testing import Harness
 from tests.support.killable_processes import die, exit_code
 from tests.support.mirrors import (
+    Dying,
     DyingDelta,
     Killed,
     Sale,
@@ -169,10 +170,10 @@ def test_a_step_is_taken_once_if_the_process_dies_at_its_commit(
         mirror.catch_up()
     job.send(Sale("ada", 1))
     job.send(Sale("bob", 0))
-    DyingDelta.dies = 0, after
+    Dying.dies = 0, after
     with mirrored(tmp_path, mode=mode) as mirror, pytest.raises(Killed):
         mirror.catch_up()
-    DyingDelta.dies = None
+    Dying.dies = None
     job.send(Sale("eve", 2))
     with mirrored(tmp_path, mode=mode) as mirror:
         assert mirror.catch_up() == 4

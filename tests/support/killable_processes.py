@@ -37,6 +37,7 @@ __all__ = [
     "kills",
     "open_to_all",
     "pipe",
+    "preload",
     "start",
 ]
 
@@ -61,6 +62,12 @@ _PRELOADED = [
     "typer",
 ]
 _context.set_forkserver_preload(_PRELOADED)
+
+
+def preload(*modules: str) -> None:
+    """Have the server import modules, too, if it was not started yet. They open nothing."""
+    _PRELOADED.extend(modules)
+    _context.set_forkserver_preload(_PRELOADED)
 
 
 def pipe() -> tuple[Connection, Connection]:

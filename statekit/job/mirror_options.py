@@ -38,7 +38,8 @@ class MirrorOptions:
         replace: replace the rows of a table that has rows of others. None of them are kept.
         every: the shortest time from one step to the next; a timedelta or text.
         catch_up_within: how long the end of the job waits for the last step of the mirror. Then the
-            mirror is ended, and the next start of the job continues it.
+            mirror is ended, and the next start of the job continues it. With "0 seconds" the job
+            does not wait, and the mirror takes its last step alone.
         compact: rewrite the small files of a Delta or Iceberg table as large ones as soon as there
             are so many; 0 for never.
         poll: the time between two requests for a new epoch; a timedelta or text. None for 20

@@ -33,12 +33,14 @@ _logger = logging.getLogger("statekit.mirrors")
 
 _SIZE_BYTES = 8
 
-_NICENESS = 5
-"""The scheduler prefers the job: a mirror may lag, and a job should not wait for it."""
+_NICENESS = 15
+"""The scheduler prefers the job: a mirror may lag, and a job should not wait for it. On a core that
+both want, the job gets 96 % of the time (three quarters with 5).
+"""
 
 
 class MirrorsBesideJob(Closing):
-    """The mirrors of a run. `close` waits for their last steps.
+    """The mirrors of a run. `close` waits for their last steps, as long as their options say.
 
     Parameters:
         mirrors: their options.
@@ -152,14 +154,15 @@ class _MirrorProcess:
                 self._process.stdin.close()
 
     def wait(self) -> None:
-        """Wait until the process has ended. It is killed if that takes too long."""
-        if self._process is None:
+        """Wait until the process has ended. It is killed if that takes too long. If no time is
+        given, it ends alone after its last step, as that of a job that was killed.
+        """
+        if self._process is None or not self._within_s:
             return
-        try:
-            self._process.wait(self._within_s)
-        except subprocess.TimeoutExpired:
+        self._reader.join(self._within_s)
+        if self._reader.is_alive():
             self._process.kill()
-        self._reader.join()
+            self._reader.join()
 
 
 def _cause(code: int) -> str:

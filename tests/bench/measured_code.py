@@ -27,6 +27,7 @@ _FOLDERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("tables", "as"), (*_STORED, "query")),
     "opening": (_TOP, "backend"),
     "store": (*_SPARK, "kv"),
+    "mirror": (*_SHARD, "connectors", "job", "mirrors", "query", "sinks"),
     "checks": (*_SHARD, "job", "testing"),
     "kafka": (*_SHARD, "job", "connectors", "sinks", "sources"),
     **dict.fromkeys(("lake", "postgres"), ("connectors", "records", "sinks")),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -62,10 +63,14 @@ def epoch_of(home: Path) -> int:
     return -1 if stored is None else stored.lease.epoch
 
 
-def kill_mirror(home: Path) -> None:
+def process_of_mirror(home: Path) -> int:
     stored = lease_of(Repository(home / "job"), "mirror-all")
     assert stored is not None
-    os.kill(stored.lease.holder.process, signal.SIGKILL)
+    return stored.lease.holder.process
+
+
+def kill_mirror(home: Path) -> None:
+    os.kill(process_of_mirror(home), signal.SIGKILL)
 
 
 def test_tables_equal_the_states_when_the_run_has_ended(tmp_path: Path) -> None:
@@ -134,6 +139,39 @@ def test_a_mirror_that_fails_leaves_the_job_alone(tmp_path: Path) -> None:
     assert mirror.epoch is None
     assert mirror.error is not None
     assert "has rows that this mirror has not written" in mirror.error
+
+
+def test_a_job_does_not_wait_for_a_mirror_that_may_catch_up_alone(tmp_path: Path) -> None:
+    mirror = sk.MirrorOptions(tables(tmp_path), name="all", catch_up_within="0 seconds")
+    run = sales_job().run({"sold": records_of(8)}, checkpoint=tmp_path / "job", mirror=mirror)
+    (left,) = run.mirrors
+    assert left.error is None
+    wait_until(lambda: epoch_of(tmp_path) >= 0)
+    process = process_of_mirror(tmp_path)
+    wait_until(lambda: not psutil.pid_exists(process))
+    check(tmp_path)
+
+
+def test_a_mirror_that_does_not_end_in_time_is_ended(tmp_path: Path) -> None:
+    mirror = sk.MirrorOptions(tables(tmp_path), catch_up_within="1 ms")
+    run = sales_job().run({"sold": records_of(8)}, checkpoint=tmp_path / "job", mirror=mirror)
+    (ended,) = run.mirrors
+    assert ended.error == "its process was ended by SIGKILL"
+
+
+def test_the_process_of_a_mirror_has_a_lower_priority(tmp_path: Path) -> None:
+    found: list[int] = []
+
+    def records() -> Iterator[Sale]:
+        yield from records_of(8)
+        wait_until(lambda: epoch_of(tmp_path) >= 0)
+        found.append(psutil.Process(process_of_mirror(tmp_path)).nice())
+
+    mirror = patient(tmp_path, name="all", every="0 s")
+    sales_job().run(
+        {"sold": records()}, checkpoint=tmp_path / "job", epoch_size=2, drain=False, mirror=mirror
+    )
+    assert found == [min(psutil.Process().nice() + 15, 19)]
 
 
 def run_until_killed(home: Path) -> None:

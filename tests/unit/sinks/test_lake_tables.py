@@ -8,10 +8,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 
 import statekit as sk
-from statekit.sinks import Attempt, Receipt, Sink
+from statekit.checkpoint.repository import Repository
+from statekit.sinks import Attempt, Outputs, Receipt, Sink
 from statekit.testing import check_sink
 from tests.support.lake_tables import LAKES, LakeTable, in_class, lake, spent
 from tests.support.sinks import ORDERS, Order, Spent, spending_job, sums
@@ -36,6 +38,30 @@ def test_each_epoch_is_one_commit(root: Path, table: LakeTable) -> None:
     run(root, table.sink())
     assert table.rows() == sums(ORDERS)
     assert table.commits() == 3
+
+
+def test_a_compaction_gives_way_to_another_writer_and_is_made_later(
+    root: Path, table: LakeTable
+) -> None:
+    run(root, table.sink())
+    newest = Repository(root).newest_job_file()
+    assert newest is not None
+    sink: Any = table.sink()
+    outputs = Outputs(newest[0].id, "spent", pa.schema([]))
+
+    class Raced(type(sink)):  # type: ignore[misc]
+        def log(self, outputs: Outputs) -> Any:
+            found = super().log(outputs)
+            table.append(spent(("eve", 1)))
+            return found
+
+    assert not in_class(Raced, sink).compact(outputs, 2)
+    expected = sorted([*sums(ORDERS), Spent("eve", 1)])
+    assert table.rows() == expected
+    assert [sink.compact(outputs, 2) for _ in range(2)] == [True, False]
+    assert table.rows() == expected
+    run(root, table.sink(), [*ORDERS, Order("eve", 5)])
+    assert table.rows() == sorted([*expected, Spent("eve", 5)])
 
 
 def test_a_run_that_continues_adds_its_epochs(root: Path, table: LakeTable) -> None:

@@ -30,3 +30,16 @@ def size_bytes(text: str, option: str) -> int:
     raise StateTypeError(
         f"{option}={shown(text, 50)} is no size: give a number with KB, MB, GB or TB, as in 512MB"
     )
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes as text.
+
+    >>> size_text(100), size_text(1_234_567), size_text(3 << 40)
+    ('100 bytes', '1.2 MB', '3.0 TB')
+    """
+    name, unit = "bytes", 1
+    for larger, of in _UNITS.items():
+        if size >= of:
+            name, unit = larger, of
+    return f"{size:,.0f} bytes" if unit == 1 else f"{size / unit:,.1f} {name}"

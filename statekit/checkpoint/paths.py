@@ -12,6 +12,7 @@ held/<epoch>-<unique>.json                notes of processes that read one epoch
 readers/<name>.json                       leases of named readers
 mirrors/<name>.json                       positions of mirrors
 recorded/<epoch>/<operator>/…             records of epochs, if a recorder keeps them here
+failures/last.json                        the last failure of the job
 transform.json                            the checkpoint is the target of an unfinished transform
 savepoints/<name>/…, repairs/…, spark/…   savepoints, rows left out by repairs, Spark's own log
 tmp/…                                     drafts on a local disk
@@ -26,6 +27,7 @@ from statekit.clock import unique_id
 BEGUN = "begun"
 DATA = "data"
 EPOCHS = "epochs"
+FAILURES = "failures"
 HELD = "held"
 MIRRORS = "mirrors"
 READERS = "readers"
@@ -40,6 +42,9 @@ SAVEPOINT = "savepoint.json"
 
 TRANSFORM = "transform.json"
 """The file that marks a checkpoint that a transform has not completed."""
+
+LAST_FAILURE = f"{FAILURES}/last.json"
+"""The file with the last failure of the job."""
 
 CHANGES = "changes.arrow"
 HISTORY = "history.json"

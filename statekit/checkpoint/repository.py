@@ -458,12 +458,12 @@ class Repository(Store):
         return marker.modified
 
     def copy_to(self, target: Repository) -> None:
-        """Copy the files to an empty checkpoint, manifests last. Leases of readers and
-        positions of mirrors are not copied.
+        """Copy the files to an empty checkpoint, manifests last. Leases of readers,
+        positions of mirrors and failures are not copied.
         """
         folders = (
             *(paths.TMP, paths.SPARK, paths.SAVEPOINTS),
-            *(paths.READERS, paths.MIRRORS, paths.RECORDED),
+            *(paths.READERS, paths.MIRRORS, paths.RECORDED, paths.FAILURES),
         )
         wanted = [path for path in self.tree("") if path.split("/", 1)[0] not in folders]
         for path in sorted(wanted, key=lambda path: path.startswith(f"{paths.EPOCHS}/")):

@@ -22,6 +22,7 @@ from statekit.cli.read_state import export_state, print_key, print_rows, top_key
 from statekit.cli.replay import replay_epoch
 from statekit.cli.rescale import rescale
 from statekit.cli.rollback import rollback
+from statekit.cli.run import run_job
 from statekit.cli.savepoint import savepoint
 from statekit.cli.serve import serve_checkpoints
 from statekit.cli.sql import sql
@@ -68,6 +69,11 @@ def main() -> None:
 
 
 _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
+    run_job: (
+        "run shop:job --checkpoint ./checkpoint",
+        "run shop:job --checkpoint s3://state/shop --follow --restart '5 in 10 minutes'",
+        "run shop.json --checkpoint ./checkpoint --spark 'local[2]' --set source.orders.path=/data",
+    ),
     inspect: ("inspect ./checkpoint",),
     print_key: (
         "get ./checkpoint turnaround visits N14228",

@@ -11,6 +11,7 @@ from rich.text import Text
 from statekit.backend.interface import StateSize
 from statekit.checkpoint.gc.readers import Readers, readers_of
 from statekit.checkpoint.job_file import TIMERS, WAITING
+from statekit.checkpoint.last_failure import LastFailure, last_failure
 from statekit.checkpoint.manifest import EpochManifest, Placed, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import Retention
@@ -28,6 +29,7 @@ from statekit.cli.tables import (
     say,
     size_cells,
 )
+from statekit.errors import QueryError
 from statekit.maintenance.sizes import OperatorSizes, counted_sizes, stored_sizes
 from statekit.query.rows.reader import CheckpointReader
 from statekit.stored_types import held_back_as_data, key_text, state_text, time_text
@@ -59,7 +61,7 @@ def inspect(
             raise typer.BadParameter("--operator is for checkpoints: leave it out")
         inspect_savepoint(checkpoint, as_json=as_json)
         return
-    reader = CheckpointReader(checkpoint, epoch=epoch)
+    reader = _reader(checkpoint, epoch)
     names = [record.name for record in reader.job.operators]
     count = stored_sizes if fast else counted_sizes
     counts = {name: count(reader, name) for name in (names if operator is None else [operator])}
@@ -68,6 +70,17 @@ def inspect(
         print_json(_as_data(reader, counts, readers))
     else:
         print_checkpoint(reader, counts, readers)
+
+
+def _reader(checkpoint: str, epoch: int | None) -> CheckpointReader:
+    """Open a checkpoint. If it has no epoch, say why its job has failed, if it has."""
+    try:
+        return CheckpointReader(checkpoint, epoch=epoch)
+    except QueryError:
+        repository = Repository(checkpoint, create=False)
+        if repository.latest_epoch() is None and (failure := last_failure(repository)):
+            say(_failure_text(failure, None))
+        raise
 
 
 def print_checkpoint(
@@ -85,6 +98,8 @@ def print_checkpoint(
         say(rolled_back_text(reader.abandoned))
     for line in _end_texts(manifest):
         say(line)
+    if (failure := last_failure(reader.repository)) is not None:
+        say(_failure_text(failure, manifest))
     print_readers(readers, otherwise=f"the last {INSPECTED.epochs} epochs")
     for name, counts in operators.items():
         out.print()
@@ -104,6 +119,16 @@ def _end_texts(manifest: EpochManifest) -> Iterator[str]:
             yield f"source {name}: {len(offset):,} partitions{many}"
     for name, guarantee in manifest.guarantees.items():
         yield f"sink {name}: each record {guarantee}"
+
+
+def _failure_text(failure: LastFailure, manifest: EpochManifest | None) -> str:
+    """Return why the job failed last, and whether it has gone on since."""
+    since = 0 if manifest is None else manifest.epoch - failure.epoch + 1
+    gone_on = f"; {since:,} committed since" if since > 0 else ""
+    return (
+        f"last failure {instant(failure.at_us):%Y-%m-%d %H:%M:%S} UTC in epoch {failure.epoch}"
+        f"{gone_on}: {failure.error}: {failure.message}"
+    )
 
 
 def _print_states(reader: CheckpointReader, operator: str, sizes: dict[str, StateSize]) -> None:
@@ -209,6 +234,7 @@ def _as_data(
         "epoch": reader.manifest.epoch,
         "epochs": reader.epochs,
         "rolled_back": reader.abandoned,
+        "last_failure": _failure_as_data(reader),
         "parallelism": reader.manifest.parallelism,
         "key_groups": reader.job.key_groups,
         "sources": {
@@ -220,6 +246,14 @@ def _as_data(
         **readers_as_data(readers),
         "operators": [_operator_as_data(reader, *operator) for operator in operators.items()],
     }
+
+
+def _failure_as_data(reader: CheckpointReader) -> dict[str, object] | None:
+    failure = last_failure(reader.repository)
+    if failure is None:
+        return None
+    at = f"{instant(failure.at_us):%Y-%m-%dT%H:%M:%S.%fZ}"
+    return {"at": at, **failure.model_dump(include={"epoch", "error", "kind", "message"})}
 
 
 def _operator_as_data(

@@ -447,6 +447,11 @@ class Job(Plan):
             mirror: tables that are kept equal to states, by a process beside the job: a sink per
                 state, such as `{"totals.sum": sinks.delta(path)}`, or `MirrorOptions`, or a list of
                 those. No failure of a mirror is one of the job.
+            on_epoch: is called with a `Progress` after each commit, in this process; None shows a
+                line in the terminal while the run follows streams.
+            restart: start a failed job again, such as "5 in 10 minutes": at most so often within
+                that time, after pauses from 1 s to 60 s, and only after failures that this can
+                mend. None: a failure ends the run.
 
         Returns:
             The records of each sink without a target, and how many epochs were committed.
@@ -526,6 +531,7 @@ class Job(Plan):
             mirror: tables that are kept equal to states, by a process beside the job: a sink per
                 state, such as `{"totals.sum": sinks.delta(path)}`, or `MirrorOptions`, or a list of
                 those. No failure of a mirror is one of the job.
+            on_epoch: is called with a `Progress` after each commit, in the driver.
 
         Returns:
             A `statekit.spark.Query`.

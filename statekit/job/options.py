@@ -19,6 +19,7 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
 from statekit.errors import StateTypeError
 from statekit.job.mirror_options import MirrorOption
+from statekit.job.progress import Progress
 from statekit.number_faults import int_fault
 from statekit.recording.recorder import Recorder
 from statekit.shown import shown
@@ -42,6 +43,8 @@ class RunArguments(TypedDict, total=False):
     metrics: int | str | None
     record: Recorder | None
     mirror: MirrorOption | None
+    on_epoch: Callable[[Progress], object] | None
+    restart: str | None
 
 
 class StartArguments(RunArguments, total=False):
@@ -146,6 +149,8 @@ class RunOptions:
     metrics: int | str | None = None
     record: Recorder | None = None
     mirror: MirrorOption | None = None
+    on_epoch: Callable[[Progress], object] | None = None
+    restart: str | None = None
 
     @classmethod
     def of_call(cls, called: Callable[..., object], given: Mapping[str, Any]) -> Self:

@@ -142,7 +142,7 @@ totals; use one of these names
 
 @dataclass(frozen=True)
 class Progress:
-    """Metrics of one epoch.
+    """Metrics of one epoch, in any runtime.
 
     Attributes:
         epoch: its number.
@@ -163,6 +163,8 @@ class Progress:
         restored_bytes: bytes of the files that working copies were restored from.
         caught_up_bytes: bytes of the change files that working copies had missed.
         cpu_seconds: CPU time of each operator in Spark's workers.
+        source_lags: records that are not read yet, by source, as far as they are known.
+        bad_records: records of sources that did not fit their types, in all epochs.
         metrics: the metrics of the run after the epoch, as `metrics=` serves them, by name and
             labels without the label `job`, such as `statekit_state_rows{operator="count",
             state="seen"}`, without the space.
@@ -186,6 +188,8 @@ class Progress:
     restored_bytes: int = 0
     caught_up_bytes: int = 0
     cpu_seconds: dict[str, float] = field(default_factory=dict)
+    source_lags: dict[str, int] = field(default_factory=dict)
+    bad_records: int = 0
     metrics: dict[str, float] = field(default_factory=dict, repr=False)
 
     @property

@@ -164,6 +164,11 @@ UPLOADED_BYTES = _counter(
     "Bytes of change files and base snapshots that were committed.",
     "job operator",
 )
+LAST_FAILURE = _gauge(
+    "statekit_last_failure_timestamp_seconds",
+    "When the job failed last, as seconds since 1970 UTC. Absent if it never did.",
+    "job error",
+)
 MIRROR_RUNNING = _gauge(
     "statekit_mirror_running",
     "Whether the process of a mirror beside the job runs: 1, or 0 after it has ended.",

@@ -4,6 +4,7 @@ order.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import Self
 from statekit.checkpoint.gc.collector import BackgroundCollection
 from statekit.checkpoint.gc.readers import LeaseHeadroom
 from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord
+from statekit.checkpoint.last_failure import failure_of, store_failure
 from statekit.checkpoint.manifest import (
     EpochManifest,
     EpochNote,
@@ -38,6 +40,7 @@ from statekit.errors import (
     FencedError,
     ProcessError,
     RestoreError,
+    StatekitError,
     StateTypeError,
 )
 from statekit.foreign import foreign_hint
@@ -58,6 +61,8 @@ from statekit.sources.history import is_in_history
 from statekit.state.redistribution import redistributed
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 from statekit.watermark import BEGINNING, END, advanced
+
+_log = logging.getLogger("statekit.run")
 
 
 @dataclass(frozen=True)
@@ -571,9 +576,23 @@ class Coordinator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+    def __exit__(
+        self, failed: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
         """End background work, at once if the run failed: the store may be what failed."""
+        if error is not None:
+            self.note_failure(error)
         self.close(at_once=failed is not None)
+
+    def note_failure(self, error: BaseException) -> None:
+        """Write why the run has failed to the checkpoint, unless somebody has interrupted it."""
+        if not isinstance(error, Exception):
+            return
+        failure = failure_of(error, self.epoch, now_us(), self.writer)
+        try:
+            store_failure(self.repository, failure)
+        except StatekitError as unwritten:
+            _log.warning("the reason of the failure is not in the checkpoint: %s", unwritten)
 
     def close(self, *, at_once: bool = False) -> None:
         """End background work, as `BackgroundCollection.close` does."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +35,7 @@ from statekit.metrics.option import open_endpoint
 from statekit.mirrors.beside_job import MirrorsBesideJob
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.epoch_loop import EpochLoop
+from statekit.runtime.epoch_progress import epoch_progress
 from statekit.runtime.guarded_calls import Collect
 from statekit.runtime.inputs import (
     BadRecords,
@@ -47,6 +49,7 @@ from statekit.runtime.inputs import (
 from statekit.runtime.progress_line import ProgressLine
 from statekit.runtime.quick_turns import quick_turns
 from statekit.runtime.rare_collection import rare_collection_within_epochs
+from statekit.runtime.restarts import restarted
 from statekit.runtime.routing import Routing
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import ShardInput
@@ -179,16 +182,20 @@ class LocalRunner:
         repository: its checkpoint.
         copies: working copies of the shards.
         options: of the run.
+
+    Attributes:
+        epoch_seconds: from the start of the last epoch to its commit.
     """
 
     job: Job
     repository: InitVar[Repository]
     copies: WorkingCopies
-    options: InitVar[RunOptions | None] = None
+    options: RunOptions = field(default_factory=RunOptions)
+    epoch_seconds: float = 0.0
 
-    def __post_init__(self, repository: Repository, options: RunOptions | None) -> None:
+    def __post_init__(self, repository: Repository) -> None:
         self._sources = {of.name: SourceForm(of.record_type) for of in self.job.sources}
-        self.coordinator = Coordinator.open(self.job, repository, options)
+        self.coordinator = Coordinator.open(self.job, repository, self.options)
         self._sink_epochs = SinkEpochs(self.coordinator)
         self._routings: dict[str, Routing] = {}
 
@@ -251,7 +258,8 @@ class LocalRunner:
         self.coordinator.check_failed(reports)
         emitted = self._write(streams, outputs or {})
         manifest = self.coordinator.commit(reports, offsets=offsets, bad_records=bad_records)
-        self.coordinator.metrics.committed(manifest, stopwatch_s() - begun_s)
+        self.epoch_seconds = stopwatch_s() - begun_s
+        self.coordinator.metrics.committed(manifest, self.epoch_seconds)
         return emitted
 
     def _write(
@@ -362,6 +370,36 @@ def run(
     backend: Literal["memory", "rocksdb"] | WorkingCopies,
 ) -> Run:
     """Run a job in this process until its inputs end, or until it is stopped. See `Job.run`."""
+    collected = {sink.name: list[Any]() for sink in job.sinks}
+    done = Run(collected, sinks=tuple(job.sinks))
+
+    def attempt(again: RunOptions) -> Run:
+        return _attempt(job, inputs, outputs, checkpoint, again, pace, backend, done)
+
+    if options.restart is None:
+        return attempt(options)
+    if checkpoint is None:
+        raise StateTypeError("restart= continues from a checkpoint: pass checkpoint=, too")
+    _check_are_read_again(inputs)
+    with stopped_by_signals(pace.stop) if pace.follow else contextlib.nullcontext():
+        return restarted(attempt, options, pace.stop, done)
+
+
+def _attempt(
+    job: Job,
+    inputs: Mapping[str, Iterable[Any] | Source],
+    outputs: Mapping[str, OutputCallback | Sink],
+    checkpoint: str | Path | Repository | None,
+    options: RunOptions,
+    pace: Pace,
+    backend: Literal["memory", "rocksdb"] | WorkingCopies,
+    done: Run,
+) -> Run:
+    """Run a job until its inputs end, it is stopped, or it fails.
+
+    Parameters:
+        done: the result so far, to which its epochs are added.
+    """
     if isinstance(backend, str) and backend not in ("memory", "rocksdb"):
         raise StateTypeError(f'backend={shown(backend)}: use "memory" or "rocksdb"')
     check_options(options.rocksdb, options.keep_copies)
@@ -394,8 +432,8 @@ def run(
             endpoint.serve(job.name, coordinator.metrics)
         if outputs and checkpoint is not None:
             coordinator.notes_beginnings = True  # until the commit, they may be published
-        collected = {sink.name: list[Any]() for sink in job.sinks if sink.name not in outputs}
-        done = Run(collected, sinks=tuple(job.sinks))
+        for name in outputs:
+            done.outputs.pop(name, None)
         closing.callback(read.close)
         read.open(coordinator.last, coordinator.epoch, reads_here=True)
         reader = LocalReader(job, read, runner, outputs, done)
@@ -403,8 +441,9 @@ def run(
             coordinator.write_notes_beside()
             closing.enter_context(stopped_by_signals(pace.stop))
             closing.enter_context(quick_turns())
-            reader.line = ProgressLine(coordinator.metrics, read.lag_limits())
-            closing.callback(reader.line.close)
+            if options.on_epoch is None and sys.stderr.isatty():
+                reader.on_epoch = line = ProgressLine(read.lag_limits())
+                closing.callback(line.close)
         with rare_collection_within_epochs():
             EpochLoop(coordinator, read, reader.run_epoch, pace).run()
         if not coordinator.keeps_copies(options.keep_copies):
@@ -433,8 +472,7 @@ class LocalReader:
     done: Run
 
     def __post_init__(self) -> None:
-        self.line: ProgressLine | None = None
-        self._sources = {source.name for source in self.job.sources}
+        self.on_epoch = self.runner.options.on_epoch
         self._bad = BadRecords(self.job, self.runner.coordinator.last)
         self._decoders = {
             source.name: self._decoder(source, found.source)
@@ -477,8 +515,11 @@ class LocalReader:
             )
         )
         manifest = self.runner.coordinator.last
-        if self.line is not None and manifest is not None:
-            self.line.committed(manifest, self._sources)
+        assert manifest is not None, "the epoch is committed"
+        self.done.last_epoch = manifest.epoch
+        if self.on_epoch is not None:
+            seconds = self.runner.epoch_seconds
+            self.on_epoch(epoch_progress(self.runner.coordinator, manifest, seconds))
 
     def _read(
         self,
@@ -516,6 +557,20 @@ class LocalReader:
         into[name] = records
         if (errors := self.job.errors_of(name)) is not None:
             into[errors] = bad
+
+
+def _check_are_read_again(inputs: Mapping[str, Iterable[Any] | Source]) -> None:
+    """Check that inputs can be read again, by a run that is restarted.
+
+    Raises:
+        StateTypeError: one is an iterator, which gives each record once.
+    """
+    for name, given in inputs.items():
+        if not isinstance(given, Source) and iter(given) is given:
+            raise StateTypeError(
+                f"restart= reads inputs again, and that of source {name!r} is an iterator, which "
+                "gives each record once: give a list, or a source"
+            )
 
 
 def _check_follows(

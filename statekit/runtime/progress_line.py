@@ -1,4 +1,4 @@
-"""A line in the terminal with the progress of a run that follows streams."""
+"""A line in the terminal with the progress of a run."""
 
 from __future__ import annotations
 
@@ -7,46 +7,41 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-from statekit.checkpoint.manifest import EpochManifest
+from statekit.byte_size import size_text
 from statekit.clock import stopwatch_s
-from statekit.metrics.run_metrics import RunMetrics
+from statekit.job.progress import Progress
 
 _EVERY_S = 0.5
 
 
 class ProgressLine:
-    """Shows epoch, rate and lag in a line that is written again. It shows nothing in a file.
+    """Shows epoch, rate, size of the state and lag in a line that is written again.
 
     Parameters:
-        metrics: of the run.
         lag_limits: up to which number records behind an epoch are counted, by source.
         out: where it is shown; None for the standard error.
     """
 
     def __init__(
-        self, metrics: RunMetrics, lag_limits: Mapping[str, int], out: TextIO | None = None
+        self, lag_limits: Mapping[str, int] | None = None, out: TextIO | None = None
     ) -> None:
-        self._metrics, self._lag_limits, self._out = metrics, lag_limits, out or sys.stderr
-        self._is_shown = self._out.isatty()
-        self._records = 0
+        self._lag_limits, self._out = lag_limits or {}, out or sys.stderr
+        self._records = self._uploaded = 0
         self._since_s = stopwatch_s()
 
-    def committed(self, manifest: EpochManifest, sources: set[str]) -> None:
-        """Show the progress after an epoch, at most twice a second.
-
-        Parameters:
-            sources: the names of the sources of the job.
-        """
-        read = manifest.records_by_stream
-        self._records += sum(count for name, count in read.items() if name in sources)
+    def __call__(self, progress: Progress) -> None:
+        """Show the progress after an epoch, at most twice a second."""
+        self._records += progress.records_in
+        self._uploaded += progress.changed_bytes
         elapsed_s = stopwatch_s() - self._since_s
-        if not self._is_shown or elapsed_s < _EVERY_S:
+        if elapsed_s < _EVERY_S:
             return
-        lags = {name: self._lag(name, lag) for name, lag in self._metrics.source_lags.items()}
-        text = progress_text(manifest, self._records / elapsed_s, lags)
+        lags = {name: self._lag(name, lag) for name, lag in progress.source_lags.items()}
+        text = progress_text(progress, self._records / elapsed_s, self._uploaded / elapsed_s, lags)
         width = os.get_terminal_size(self._out.fileno()).columns or 80
         self._write(f"\r{text[: width - 1]}\x1b[K")
-        self._records, self._since_s = 0, stopwatch_s()
+        self._records = self._uploaded = 0
+        self._since_s = stopwatch_s()
 
     def _lag(self, source: str, lag: int) -> str:
         limit = self._lag_limits.get(source)
@@ -54,24 +49,31 @@ class ProgressLine:
 
     def close(self) -> None:
         """End the line."""
-        if self._is_shown:
-            self._write("\n")
+        self._write("\n")
 
     def _write(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
 
 
-def progress_text(manifest: EpochManifest, rate: float, lags: Mapping[str, str]) -> str:
+def progress_text(
+    progress: Progress, rate: float, bytes_rate: float, lags: Mapping[str, str]
+) -> str:
     """Return the progress of a run as a line.
 
     Parameters:
         rate: records per second.
+        bytes_rate: bytes of change files per second.
         lags: records that are not read yet, by source.
     """
-    rows = sum(manifest.by_state(lambda operator: operator.rows).values())
-    parts = [f"epoch {manifest.epoch:,}", f"{rate:,.0f} records/s", f"{rows:,} rows of state"]
+    rows, stored = sum(progress.state_rows.values()), sum(progress.state_bytes.values())
+    parts = [
+        f"epoch {progress.epoch:,}",
+        f"{rate:,.0f} records/s",
+        f"{rows:,} rows of state, {size_text(stored)}",
+        f"{size_text(bytes_rate)}/s written",
+    ]
     parts += [f"{name} is {lag} behind" for name, lag in lags.items()]
-    if bad := sum(manifest.bad_records.values()):
-        parts.append(f"{bad:,} bad records")
+    if progress.bad_records:
+        parts.append(f"{progress.bad_records:,} bad records")
     return " · ".join(parts)

@@ -11,7 +11,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -20,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
-from statekit.checkpoint.manifest import EpochManifest, EpochOffsets, added
+from statekit.checkpoint.manifest import EpochOffsets
 from statekit.clock import stopwatch_s
 from statekit.errors import RestoreError
 from statekit.job.options import StartOptions, heartbeat_s
@@ -28,6 +27,7 @@ from statekit.job.progress import MirrorProgress, Progress
 from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
 from statekit.mirrors.beside_job import MirrorsBesideJob
 from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.epoch_progress import epoch_progress
 from statekit.runtime.idle_epochs import IdleEpochs
 from statekit.sources.spark import SparkSource
 from statekit.spark.epoch import EpochRunner
@@ -35,7 +35,6 @@ from statekit.spark.failures import translated
 from statekit.spark.frames.shared_reads import merged, split
 from statekit.spark.offsets import sparks_part
 from statekit.spark.opened_sources import reading_error
-from statekit.timestamp import instant
 
 if TYPE_CHECKING:
     from statekit.metrics.endpoint import Endpoint
@@ -367,8 +366,15 @@ class Query:
             return reading_error(self.spark_sources, error)
         return typed
 
+    def _noted(self, error: BaseException) -> None:
+        """Keep the first error, here and in the checkpoint, unless the job is being stopped."""
+        if self._first_error is None:
+            self._first_error = error
+            if not self._stopped.is_set():
+                self._coordinator.note_failure(translated(error))
+
     def _fail(self, error: BaseException) -> None:
-        self._first_error = self._first_error or error
+        self._noted(error)
         if self._stream is not None:
             self._stream.stop()
 
@@ -377,7 +383,7 @@ class Query:
             try:
                 self._batch_epoch(df, batch)
             except BaseException as error:
-                self._first_error = self._first_error or error  # before a heartbeat gets the lock
+                self._noted(error)  # before a heartbeat gets the lock
                 if self._stopped.is_set():
                     raise _Interrupted from None
                 raise
@@ -457,7 +463,10 @@ class Query:
             self._last_epoch_s = stopwatch_s()
             seconds = self._last_epoch_s - begun_s
             self._coordinator.metrics.committed(manifest, seconds)
-            self.progress.append(_progress(self._coordinator, manifest, batch, seconds))
+            progress = epoch_progress(self._coordinator, manifest, seconds, batch)
+            self.progress.append(progress)
+            if self._options.on_epoch is not None:
+                self._options.on_epoch(progress)
 
 
 class EpochRead(TypedDict, total=False):
@@ -531,40 +540,3 @@ def progress_of(event: QueryProgressEvent) -> Progress | None:
     progress = () if query is None else tuple(query.progress)
     batch = event.progress.batchId
     return next((epoch for epoch in reversed(progress) if epoch.batch == batch), None)
-
-
-def _progress(
-    coordinator: Coordinator, manifest: EpochManifest, batch: int | None, seconds: float
-) -> Progress:
-    job, operators = coordinator.job, manifest.operators
-    return Progress(
-        epoch=manifest.epoch,
-        batch=batch,
-        records_in=sum(
-            count for stream, count in manifest.records_by_stream.items() if job.is_source(stream)
-        ),
-        records_out=sum(operator.records_out for operator in operators.values()),
-        seconds=seconds,
-        processing_time=instant(manifest.processing_time_us),
-        late=sum(operator.late for operator in operators.values()),
-        failed=sum(operator.failed for operator in operators.values()),
-        watermarks={
-            name: instant(operator.watermark_us)
-            for name, operator in operators.items()
-            if operator.watermark_us is not None
-        },
-        waits_for={
-            name: operator.held_back.source
-            for name, operator in operators.items()
-            if operator.held_back is not None
-        },
-        state_rows=manifest.by_state(attrgetter("rows")),
-        state_bytes=manifest.by_state(attrgetter("bytes")),
-        changed_bytes=sum(operator.bytes_written for operator in operators.values()),
-        executors=added(*(operator.placed.shards for operator in operators.values())),
-        moved_shards=sum(operator.placed.moved for operator in operators.values()),
-        restored_bytes=sum(operator.placed.restored_bytes for operator in operators.values()),
-        caught_up_bytes=sum(operator.placed.caught_up_bytes for operator in operators.values()),
-        cpu_seconds={name: operator.cpu_us / 1e6 for name, operator in operators.items()},
-        metrics=coordinator.metrics.values(),
-    )

@@ -40,7 +40,10 @@ nothing; the note of a committed epoch; files that statekit did not write.
 """
 
 _JOB = re.compile(r"job(-[0-9]+)?\.json")
-_NO_STATE = (paths.SPARK, paths.SAVEPOINTS, paths.REPAIRS, paths.RECORDED, paths.MIRRORS)
+_NO_STATE = (
+    *(paths.SPARK, paths.SAVEPOINTS, paths.REPAIRS),
+    *(paths.RECORDED, paths.MIRRORS, paths.FAILURES),
+)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from statekit.server.jobs.wanted import Wanted
 from statekit.server.routes.call import RouteCall
 from statekit.server.routes.described import described
 from statekit.server.routes.job_routes import epoch_items
+from statekit.timestamp import instant
 
 _WAIT_S = 5.0
 """Longest wait for another epoch. Then the page is sent again with its age."""
@@ -194,6 +195,22 @@ class JobFacts:
             if all(may_read(*parted(each)) for each in mirror.places)
             for state, place in mirror.places.items()
         ]
+
+    def failure(self) -> dict[str, Any] | None:
+        """Return the last failure of the job. Its message, which may have values of records, is for
+        tokens that may read the whole job.
+        """
+        failure = self.job.last_failure
+        if failure is None:
+            return None
+        told = failure.message if self.call.token.may_read(self.job.alias) else None
+        return {
+            "at": f"{instant(failure.at_us):%Y-%m-%dT%H:%M:%S.%fZ}",
+            "epoch": failure.epoch,
+            "error": failure.error,
+            "message": told,
+            "is_over": self.view.epoch >= failure.epoch,
+        }
 
     def charts(self) -> list[Chart]:
         """Return the charts of the last epochs."""

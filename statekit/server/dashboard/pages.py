@@ -150,4 +150,5 @@ async def job_page(call: RouteCall) -> Response:
     last = facts.epochs[-1]["operators"] if facts.epochs else {}
     plan = picture_of(facts.operators, last)
     shown: dict[str, Any] = {"numbers": facts.numbers(), "charts": facts.charts()}
+    shown["failure"] = facts.failure()
     return facts.page("job", plan=plan, mirrors=facts.mirrors(), **shown)

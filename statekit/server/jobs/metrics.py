@@ -13,6 +13,7 @@ from statekit.metrics.definitions import (
     DISK_LIMIT,
     EPOCHS_BEHIND,
     FOLLOW_FAILING,
+    LAST_FAILURE,
     MIRROR_EPOCHS_BEHIND,
     OPEN_REQUESTS,
     REPLICA_HEADROOM,
@@ -94,6 +95,8 @@ class Metrics:
             for mirror in job.mirrors:
                 lag = mirror.lag(status.latest or status.epoch)
                 yield Sample(MIRROR_EPOCHS_BEHIND, (alias, mirror.name), lag)
+            if (failure := job.last_failure) is not None:
+                yield Sample(LAST_FAILURE, (alias, failure.error), failure.at_us / 1e6)
             if status.headroom is not None:
                 yield Sample(REPLICA_HEADROOM, (alias,), status.headroom)
         yield Sample(WATCHERS, (), self._admission.taken("watchers"))

@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.epoch_id import EpochId
+from statekit.checkpoint.last_failure import LastFailure, last_failure
 from statekit.checkpoint.repository import Repository
 from statekit.clock import now_us, stopwatch_s
 from statekit.errors import QueryError, StatekitError
@@ -35,8 +36,8 @@ _POLL_S = 0.5
 """Seconds that a thread waits for an epoch before it checks whether the server ends."""
 
 
-_MIRRORS_EVERY_S = 10.0
-"""Seconds between two reads of the mirrors of a job."""
+_NOTES_EVERY_S = 10.0
+"""Seconds between two reads of the mirrors of a job and its last failure."""
 
 _FACTS_MAX = 10_000
 
@@ -120,6 +121,8 @@ class ServedJob:
         """Facts of its epochs."""
         self.mirrors: Sequence[RegisteredMirror] = ()
         """Its mirrors, as they were some seconds ago."""
+        self.last_failure: LastFailure | None = None
+        """Its last failure, as it was known some seconds ago."""
         self._facts: dict[tuple[EpochId, str | None], dict[str, Any]] = {}
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
@@ -146,10 +149,10 @@ class ServedJob:
 
         def watch() -> None:
             last = self.replica.epoch_id
-            read_s = -_MIRRORS_EVERY_S
+            read_s = -_NOTES_EVERY_S
             while not self._ends.is_set():
-                if stopwatch_s() - read_s >= _MIRRORS_EVERY_S:
-                    self._read_mirrors()
+                if stopwatch_s() - read_s >= _NOTES_EVERY_S:
+                    self._read_notes()
                     read_s = stopwatch_s()
                 found = self.replica.wait_for_other(last, _POLL_S)
                 if found != last and not self._ends.is_set():
@@ -160,11 +163,15 @@ class ServedJob:
         self._thread = threading.Thread(target=watch, name=f"epochs of {self.alias}", daemon=True)
         self._thread.start()
 
-    def _read_mirrors(self) -> None:
+    def _read_notes(self) -> None:
+        """Read the mirrors and the last failure."""
         try:
             self.mirrors = registered_mirrors(self._repository)
+            self.last_failure = last_failure(self._repository)
         except StatekitError as error:
-            _logger.warning("the mirrors of %s cannot be read: %s", self.alias, error)
+            _logger.warning(
+                "the mirrors and the last failure of %s cannot be read: %s", self.alias, error
+            )
 
     def _remember_epochs(self) -> None:
         """Read the facts of the last epochs, before the checkpoint removes their manifests."""

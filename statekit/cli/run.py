@@ -1,0 +1,236 @@
+"""`statekit run`: run a job until it ends or is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Any
+
+import typer
+
+from statekit.cli.tables import print_error, say
+from statekit.documents.settings import with_settings
+from statekit.errors import StatekitError, StateTypeError
+from statekit.job.job import Job
+from statekit.job.loader import load_job
+from statekit.job.options import StartOptions
+from statekit.job.progress import Progress
+from statekit.runtime.progress_line import ProgressLine
+from statekit.runtime.restarts import is_mended_by_restart
+from statekit.runtime.stop_signals import stopped_by_signals
+
+FAILED, FAILED_FOR_GOOD = 1, 3
+"""Exit codes of a job that failed: another start may succeed, or it cannot."""
+
+
+def run_job(
+    job: Annotated[
+        str, typer.Argument(help="module:attribute, or the path of a document (.json).")
+    ],
+    checkpoint: Annotated[str, typer.Option(help="Directory or URL of the checkpoint.")],
+    spark: Annotated[
+        str | None, typer.Option(help="Run on Spark, with this master, such as local[2].")
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(help="A setting of Spark: NAME=VALUE. Any number of times.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Read streams until it is stopped.")
+    ] = False,
+    parallelism: Annotated[
+        int | None, typer.Option(help="Shards per operator; that of the checkpoint by default.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="An argument of a source or sink: source.NAME.PARAMETER=VALUE. Any number of "
+            "times.",
+        ),
+    ] = None,
+    restart: Annotated[
+        str | None, typer.Option(help="Start it again after failures: '5 in 10 minutes'.")
+    ] = None,
+    trigger: Annotated[
+        str | None, typer.Option(help="The shortest time between epochs, such as '10 seconds'.")
+    ] = None,
+    heartbeat: Annotated[
+        str | None, typer.Option(help="The longest time between epochs, such as '1 minute'.")
+    ] = None,
+    epoch_size: Annotated[
+        int | None, typer.Option(help="Records per source and epoch, at most.")
+    ] = None,
+    drain: Annotated[
+        bool | None,
+        typer.Option(help="Whether event time ends with the input; unless it is a stream."),
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="Serve metrics at a port or an address, as 0.0.0.0:9464.")
+    ] = None,
+    working_directory: Annotated[
+        Path | None, typer.Option(help="Of working copies of the state, on a local disk.")
+    ] = None,
+    from_savepoint: Annotated[
+        str | None, typer.Option(help="The savepoint that a new checkpoint starts from.")
+    ] = None,
+    from_epoch: Annotated[
+        int | None, typer.Option(help="Roll the checkpoint back to this epoch first.")
+    ] = None,
+    allow_dropped_state: Annotated[
+        bool, typer.Option("--allow-dropped-state", help="Continue without a state of before.")
+    ] = False,
+    module: Annotated[
+        list[str] | None,
+        typer.Option(help="A package that a document may import; any by default. Any number."),
+    ] = None,
+) -> None:
+    """Run a job: in this process, or on Spark.
+
+    In a terminal it shows its progress in a line. Otherwise it prints one line of JSON per epoch.
+    """
+    options: dict[str, Any] = {
+        "parallelism": parallelism,
+        "working_directory": working_directory,
+        "from_savepoint": from_savepoint,
+        "from_epoch": from_epoch,
+        "allow_dropped_state": allow_dropped_state,
+        "metrics": int(metrics) if metrics is not None and metrics.isdigit() else metrics,
+        "restart": restart,
+    }
+    pace = {"heartbeat": heartbeat, "drain": drain, "epoch_size": epoch_size, "trigger": trigger}
+    stop = Event()
+    try:
+        declared = declared_job(job, set_ or (), module)
+        _check_has_targets(declared)
+        with stopped_by_signals(stop), _reported() as on_epoch:
+            options["on_epoch"] = on_epoch
+            if spark is None:
+                _run_here(declared, checkpoint, {**pace, **options}, follow=follow, stop=stop)
+            else:
+                settings = _spark_settings(conf or ())
+                start = _start_options({**pace, **options}, follow=follow)
+                _run_on_spark(declared, spark, settings, checkpoint, start, stop)
+    except StatekitError as error:
+        print_error(error)
+        raise typer.Exit(FAILED if is_mended_by_restart(error) else FAILED_FOR_GOOD) from error
+
+
+def declared_job(text: str, settings: Sequence[str], modules: Sequence[str] | None) -> Job:
+    """Return the job of a command.
+
+    Parameters:
+        text: `module:attribute`, or the path of a document.
+        settings: as for `with_settings`.
+        modules: as for `Job.from_json`.
+
+    Raises:
+        StateTypeError: there is no such job or document, or a setting is not valid.
+    """
+    if not text.endswith(".json"):
+        job = load_job(text)
+        return job if not settings else Job.from_json(with_settings(job.to_json(), settings))
+    try:
+        document = Path(text).read_text()
+    except (OSError, UnicodeError) as error:
+        raise StateTypeError(f"the document {text} cannot be read: {error}") from error
+    job = Job.from_json(document, modules=modules)
+    if settings:
+        job = Job.from_json(with_settings(document, settings), modules=modules)
+    return job
+
+
+def _check_has_targets(job: Job) -> None:
+    if missing := [sink.name for sink in job.sinks if sink.target is None]:
+        raise StateTypeError(
+            f"sink {missing[0]!r} has no target, and a command has no other place for its records: "
+            'give it one in the job, as in .sink("totals", sk.sinks.console())'
+        )
+    if without := [source.name for source in job.sources if source.source is None]:
+        of_errors = {source.name for source in job.sources if source.errors_of is not None}
+        for name in [name for name in without if name not in of_errors][:1]:
+            raise StateTypeError(
+                f"source {name!r} does not say where its records come from: give it a source in "
+                f'the job, as in job.source("{name}", …, sk.sources.json_lines(path))'
+            )
+
+
+def _run_here(
+    job: Job, checkpoint: str, options: dict[str, Any], *, follow: bool, stop: Event
+) -> None:
+    run = job.run(checkpoint=checkpoint, backend="rocksdb", follow=follow, stop=stop, **options)
+    if sys.stdout.isatty():
+        last = "" if run.last_epoch is None else f"; the last epoch is {run.last_epoch}"
+        say(f"{run.epochs:,} {'epoch' if run.epochs == 1 else 'epochs'} committed{last}")
+
+
+def _run_on_spark(
+    job: Job,
+    master: str,
+    settings: Mapping[str, str],
+    checkpoint: str,
+    options: StartOptions,
+    stop: Event,
+) -> None:
+    from statekit.spark.command import run_on_spark  # Spark takes a second to import
+
+    run_on_spark(job, master, settings, checkpoint, options, stop)
+
+
+def _start_options(options: dict[str, Any], *, follow: bool) -> StartOptions:
+    trigger = options.pop("trigger")
+    if follow and options["drain"]:
+        raise StateTypeError(
+            "--drain is for runs that end with their input, and --follow never does"
+        )
+    if not follow:
+        trigger = {"availableNow": True}
+    return StartOptions(trigger=trigger, **options)
+
+
+def _spark_settings(conf: Sequence[str]) -> dict[str, str]:
+    settings = dict(each.split("=", 1) for each in conf if "=" in each)
+    if wrong := [each for each in conf if "=" not in each]:
+        raise StateTypeError(f"--conf {wrong[0]}: write NAME=VALUE")
+    return settings
+
+
+@contextlib.contextmanager
+def _reported() -> Iterator[Callable[[Progress], None]]:
+    """Yield what reports each epoch: a line in the terminal, or JSON."""
+    if not sys.stdout.isatty():
+        yield lambda progress: print(json.dumps(progress_as_data(progress)), flush=True)
+        return
+    line = ProgressLine(out=sys.stdout)
+    try:
+        yield line
+    finally:
+        line.close()
+
+
+def progress_as_data(progress: Progress) -> dict[str, object]:
+    """Return the progress of a run for a line of JSON."""
+    return {
+        "epoch": progress.epoch,
+        "records": progress.records_in,
+        "records_per_second": round(progress.events_per_second, 1),
+        "seconds": round(progress.seconds, 3),
+        "outputs": progress.records_out,
+        "late": progress.late,
+        "failed": progress.failed,
+        "bad_records": progress.bad_records,
+        "lag": progress.source_lags,
+        "state_rows": sum(progress.state_rows.values()),
+        "state_bytes": sum(progress.state_bytes.values()),
+        "written_bytes": progress.changed_bytes,
+        "watermarks": {name: _text(at) for name, at in progress.watermarks.items()},
+        "processing_time": _text(progress.processing_time),
+    }
+
+
+def _text(at: dt.datetime) -> str:
+    return f"{at.isoformat(timespec='microseconds').removesuffix('+00:00')}Z"

@@ -26,6 +26,9 @@ from statekit.server.routes.described import described
 from statekit.server.routes.job_routes import epoch_items
 from statekit.timestamp import instant
 
+FAILURE_MAX = 300
+"""How much of the message of a failure is shown, in characters."""
+
 _WAIT_S = 5.0
 """Longest wait for another epoch. Then the page is sent again with its age."""
 
@@ -203,7 +206,7 @@ class JobFacts:
         failure = self.job.last_failure
         if failure is None:
             return None
-        told = failure.message if self.call.token.may_read(self.job.alias) else None
+        told = failure.message[:FAILURE_MAX] if self.call.token.may_read(self.job.alias) else None
         return {
             "at": f"{instant(failure.at_us):%Y-%m-%dT%H:%M:%S.%fZ}",
             "epoch": failure.epoch,

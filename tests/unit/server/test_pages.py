@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from statekit.server.dashboard.charts import chart, heat_map
+from statekit.server.dashboard.job_facts import FAILURE_MAX
 from statekit.server.dashboard.plan import picture_of
 from statekit.server.dashboard.template import html
 from tests.support.served import Sale, sell, server
@@ -283,6 +284,12 @@ def test_a_heat_map_of_many_key_groups_has_a_cell_for_several() -> None:
     assert (own.per, len(own.rows), own.rows[0], own.rows[-1]) == (2, 2048, 5, 10)
 
 
+def failed(error: str, message: str) -> dict[str, Any]:
+    """The last failure of a job."""
+    at = "2026-01-31T12:00:00.000000Z"
+    return {"at": at, "epoch": 7, "error": error, "message": message, "is_over": False}
+
+
 def mirrored(name: str) -> dict[str, Any]:
     """A row of the table of mirrors."""
     texts = dict.fromkeys(("name", "state", "mode", "place", "status", "kind"), name)
@@ -312,6 +319,7 @@ def test_hostile_names_are_text() -> None:
         plan=plan,
         charts=[own],
         mirrors=[mirrored(evil)],
+        failure=failed(evil, evil),
         known=evil,
         pause=evil,
     )
@@ -340,6 +348,7 @@ def test_a_page_of_a_large_job_is_below_100_kb_with_its_style_and_script() -> No
         plan=picture_of(operators, {}),
         charts=[chart("Bytes written, by operator", x, lines, "bytes") for _ in range(6)],
         mirrors=[mirrored(name) for name in names],
+        failure=failed("ProcessError", "a" * FAILURE_MAX),
         known="1",
         pause=1000,
     )

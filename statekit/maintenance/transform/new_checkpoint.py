@@ -8,6 +8,7 @@ committed after `statekit verify` has found no fault with it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
@@ -30,6 +31,9 @@ from statekit.query.rows.reader import CheckpointReader
 from statekit.watermark import BEGINNING, END
 
 Shards = tuple[ShardState, ...]
+
+_DRAFT = re.compile(f"{paths.TMP}/[0-9a-f]{{32}}")
+"""A draft, such as that of the mark of an attempt that was killed."""
 
 
 class TransformMark(Sealed):
@@ -82,7 +86,8 @@ class NewCheckpoint:
         data = store.read_if_there(paths.TRANSFORM)
         latest = store.latest_epoch()
         if data is None:
-            if latest is not None or next(store.tree(""), None) is not None:
+            files = (path for path in store.tree("") if not _DRAFT.fullmatch(path))
+            if latest is not None or next(files, None) is not None:
                 what = f"epochs up to {latest}" if latest is not None else "files"
                 raise RestoreError(
                     f"{url} has {what}: a transform writes a new checkpoint. Nothing was written. "

@@ -563,6 +563,18 @@ def test_a_directory_with_anything_else_is_no_target(old: Path) -> None:
     with pytest.raises(RestoreError, match="has files: a transform writes a new"):
         sk.transform(shop(per_customer))(by_columns).run(old, into=other)
     assert [path.name for path in other.iterdir()] == ["notes.txt"]
+    (other / "tmp").mkdir()
+    (other / "notes.txt").rename(other / "tmp/notes.txt")
+    with pytest.raises(RestoreError, match="has files"):
+        sk.transform(shop(per_customer))(by_columns).run(old, into=other)
+
+
+def test_the_draft_of_a_mark_of_a_killed_transform_is_no_file_of_others(old: Path) -> None:
+    draft = old.parent / f"new/tmp/{'0a' * 16}"
+    draft.parent.mkdir(parents=True)
+    draft.write_bytes(b"{")
+    sk.transform(shop(per_customer))(by_columns).run(old, into=old.parent / "new")
+    assert verify(Repository(old.parent / "new")).findings == []
 
 
 def test_wrong_options_are_refused_before_anything_is_written(old: Path) -> None:

@@ -532,6 +532,8 @@ class Job(Plan):
                 state, such as `{"totals.sum": sinks.delta(path)}`, or `MirrorOptions`, or a list of
                 those. No failure of a mirror is one of the job.
             on_epoch: is called with a `Progress` after each commit, in the driver.
+            restart: start a failed job again, as for `run`. Not for static frames alone, which
+                would be read from the start again.
 
         Returns:
             A `statekit.spark.Query`.

@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from statekit.errors import StatekitError
 from statekit.job.job import Job
 from statekit.job.options import StartOptions
-from statekit.runtime.restarts import restarted
 from statekit.spark.start import start_query
 
 _LOOK_S = 1.0
@@ -38,21 +37,15 @@ def run_on_spark(
         StatekitError: the job failed, and is not started again.
     """
 
-    def attempt(given: StartOptions) -> None:
-        query = start_query(job, _session(job, master, settings), {}, None, checkpoint, given)
+    session = _session(job, master, settings)
+    try:
+        query = start_query(job, session, {}, None, checkpoint, options)
         while not query.await_termination(_LOOK_S):
             if stop.is_set():
                 query.stop()
                 return
-
-    try:
-        if options.restart is None:
-            attempt(options)
-        else:
-            restarted(attempt, options, stop, None)
     finally:
-        if (session := SparkSession.getActiveSession()) is not None:
-            session.stop()
+        session.stop()
 
 
 def _session(job: Job, master: str, settings: Mapping[str, str]) -> SparkSession:

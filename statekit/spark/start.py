@@ -21,6 +21,7 @@ from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
 from statekit.mirrors.beside_job import MirrorsBesideJob
 from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.restarts import Restarts
 from statekit.runtime.sink_epochs import check_directories
 from statekit.shown import shown
 from statekit.sinks.protocol.frame_sinks import Callback, FrameSink, Target, guarantees_of
@@ -32,6 +33,7 @@ from statekit.spark.frames.plan import FirstInput, check_input
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
 from statekit.spark.opened_sources import with_frames
 from statekit.spark.query import RUNNING, Query
+from statekit.spark.restarting_query import RestartingQuery
 from statekit.spark.session import use_this_python, warm_workers
 from statekit.spark.source_query import FrameInput, SourceQuery, own_session
 from statekit.spark.worker.pickling import check_sendable
@@ -49,10 +51,27 @@ def start(
 ) -> Query:
     """Run a job on Spark, with the options of `Job.start`."""
     given = StartOptions.of_call(start, options)
-    return start_query(job, spark, inputs, outputs, checkpoint, given)
+    return start_once(job, spark, inputs, outputs, checkpoint, given)
 
 
 def start_query(
+    job: Job,
+    spark: SparkSession,
+    inputs: Mapping[str, DataFrame],
+    outputs: Mapping[str, object] | None,
+    checkpoint: str | Path,
+    options: StartOptions,
+) -> Query | RestartingQuery:
+    """Run a job on Spark, and start it again after failures if `options.restart` says so."""
+    if options.restart is None:
+        return start_once(job, spark, inputs, outputs, checkpoint, options)
+    Restarts.of(options.restart)
+    return RestartingQuery(
+        lambda given: start_once(job, spark, inputs, outputs, checkpoint, given), options
+    )
+
+
+def start_once(
     job: Job,
     spark: SparkSession,
     inputs: Mapping[str, DataFrame],
@@ -82,6 +101,12 @@ def start_query(
             check_input(frames[source.name], source, job)
     is_streaming = _is_streaming(frames, sources)
     _check_end(options, is_streaming=is_streaming, reads_sources=bool(sources))
+    if options.restart is not None and not is_streaming and not sources:
+        raise StateTypeError(
+            "restart= continues where a stream or a source was read, and static frames alone are "
+            "read from the start again: leave out restart=, or give sources such as "
+            "sources.parquet(path)"
+        )
     check_sendable(job)
     use_this_python(spark)
     warm_workers(spark)

@@ -6,15 +6,20 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import statekit as sk
 from statekit.checkpoint.last_failure import last_failure
 from statekit.checkpoint.repository import Repository
 from statekit.query.tables.read import read
 from tests.support.places import ROOT
-from tests.support.shop_command_job import job
+from tests.support.shop_command_job import Order, job
+from tests.support.spark_runs import Runs
 from tests.unit.cli.test_run import run, totals, write
 
 ORDERS = [("ada", 5), ("bob", 7), ("ada", 1), ("cleo", 9)]
@@ -54,3 +59,61 @@ def test_a_document_has_the_same_outputs_and_state_on_spark_and_fails_alike(tmp_
     failure = last_failure(Repository(tmp_path / "spark"))
     assert failure is not None
     assert "ValueError: an unlucky order" in failure.message
+
+
+@pytest.mark.slow
+def test_a_job_that_was_started_in_python_is_started_again(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = runs.home
+    monkeypatch.chdir(home)
+    (home / "orders").mkdir()
+    (home / "failures").write_text("1")
+    write(home, "first", [*ORDERS, ("unlucky", 1)])
+    outputs = {"totals": sk.sinks.parquet(home / "out")}
+    options: dict[str, Any] = {"checkpoint": home / "state", "outputs": outputs}
+    fails_twice = copy_of_failing_job(home)
+    running = fails_twice.start(runs.spark, restart="2 in 10 minutes", **options)
+    while running.epoch is None:
+        assert not running.await_termination(0.2)
+    running.stop()
+    assert running.await_termination()
+    assert [row["customer"] for row in runs.parquet("out")].count("unlucky") == 1
+    (home / "failures").write_text("1000")
+    write(home, "second", [("unlucky", 1)])
+    running = fails_twice.start(runs.spark, restart="1 in 10 minutes", **options)
+    with pytest.raises(sk.ProcessError, match="an unlucky order"):
+        running.await_termination()
+
+
+def copy_of_failing_job(home: Path) -> sk.Job:
+    """The job, with paths that workers of Spark find."""
+    made = sk.Job("shop")
+    failures = str(home / "failures")
+
+    @sk.process(key="customer")
+    def total(order: Order, sum: sk.ValueState[int]) -> Iterator[Order]:
+        left = int(Path(failures).read_text())
+        if order.customer == "unlucky" and left:
+            Path(failures).write_text(str(left - 1))
+            raise ValueError("an unlucky order")
+        sum.update((sum.get() or 0) + order.cents)
+        yield Order(order.customer, sum.get() or 0)
+
+    orders = made.source("orders", Order, sk.sources.json_lines(home / "orders"))
+    orders.process(total).sink("totals")
+    return made
+
+
+def test_static_frames_alone_are_not_read_again(runs: Runs) -> None:
+    schema = pa.schema({"customer": pa.string(), "cents": pa.int64()})
+    frame = runs.frame([Order("ada", 1)], schema)
+    made = copy_of_failing_job(runs.home)
+    with pytest.raises(sk.StateTypeError, match="static frames alone are"):
+        made.start(
+            runs.spark,
+            {"orders": frame},
+            {"totals": sk.sinks.parquet(runs.home / "out")},
+            checkpoint=runs.home / "state",
+            restart="1 in 1 minute",
+        )

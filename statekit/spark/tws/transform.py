@@ -19,7 +19,7 @@ from statekit.job.options import StartOptions
 from statekit.job.stream import Stream
 from statekit.spark.frames.plan import FirstInput
 from statekit.spark.query import Query
-from statekit.spark.start import check_classic, start_query
+from statekit.spark.start import check_classic, start_once
 from statekit.spark.tws.declaration import declared_calls
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.importer import SparkImport
@@ -88,6 +88,10 @@ class Transformed:
         """
         if not self._outputs:
             raise StateTypeError('nothing takes the outputs: call .sink(…), such as .sink("noop")')
+        if options.get("restart") is not None:
+            raise StateTypeError(
+                "restart= is for job.start: a processor of Spark has its initial state once"
+            )
         given = StartOptions(trigger=trigger)
         if not self._df.isStreaming:
             options = {"drain": False, **options}  # timers do not fire after static input
@@ -102,7 +106,7 @@ class Transformed:
             )
         start_options = StartOptions(parallelism=parallelism, trigger=trigger, **options)
         inputs, first_inputs = {_INPUT: self._df}, self._first_inputs
-        return start_query(
+        return start_once(
             self.job, spark, inputs, self._outputs, checkpoint, start_options, first_inputs
         )
 

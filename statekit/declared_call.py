@@ -25,6 +25,12 @@ class DeclaredCall:
     name: str
     arguments: Mapping[str, Any]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the call behind when its object goes to another process, which writes no document:
+        not all arguments can be pickled.
+        """
+        return type(None), ()
+
 
 DECLARABLE: dict[str, Callable[..., Any]] = {}
 """The functions and classes whose objects may be in a document, by name."""

@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import json
 import math
+import pickle
 import re
 import typing
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statekit as sk
+from statekit.declared_call import declared_call_of
 from statekit.documents.values import Reading, value_to_json
 from tests.support.document_jobs import Order
 
@@ -126,3 +128,20 @@ def test_conditions_are_sql() -> None:
         "$sql": "cents > 100 AND city NOT IN ('Rome', 'Oslo')"
     }
     assert read_back(condition).equals(condition)
+
+
+def test_an_object_is_sent_to_another_process_without_the_arguments_of_its_call() -> None:
+    sink = sk.sinks.callback(print)
+    source = sk.sources.kafka("kafka:9092", "orders", options=Unpicklable({"fetch.max.bytes": 9}))
+    for each in (sink, source):
+        again = pickle.loads(pickle.dumps(each))
+        assert type(again) is type(each)
+        assert declared_call_of(each) is not None
+        assert declared_call_of(again) is None
+
+
+class Unpicklable(dict[str, Any]):
+    """Options that only this process has."""
+
+    def __reduce__(self) -> Any:
+        raise AssertionError("it was pickled")

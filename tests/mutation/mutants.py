@@ -272,10 +272,10 @@ STATES = [
         "a scan of a map includes its end",
         "state/map_state.py",
         """
-            ends.append(prefix + self.subkey(hi) + (_NEXT if has_hi else b""))
+            end = prefix + self.subkey(hi) + (_NEXT if has_hi else b"")
 """,
         """
-            ends.append(prefix + self.subkey(hi) + _NEXT)
+            end = prefix + self.subkey(hi) + _NEXT
 """,
     ),
     Mutant(

@@ -12,6 +12,7 @@ import typer
 from statekit.cli.copies import copies
 from statekit.cli.demo import demo
 from statekit.cli.diff import diff
+from statekit.cli.explain import draw_job, explain_job
 from statekit.cli.gc import gc
 from statekit.cli.import_spark import import_spark
 from statekit.cli.inspect import inspect
@@ -74,6 +75,8 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "run shop:job --checkpoint s3://state/shop --follow --restart '5 in 10 minutes'",
         "run shop.json --checkpoint ./checkpoint --spark 'local[2]' --set source.orders.path=/data",
     ),
+    explain_job: ("explain shop:job", "explain shop:job --checkpoint ./checkpoint"),
+    draw_job: ("draw shop:job",),
     inspect: ("inspect ./checkpoint",),
     print_key: (
         "get ./checkpoint turnaround visits N14228",

@@ -1,0 +1,29 @@
+"""`statekit explain` and `statekit draw`: show the plan of a job."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from statekit.cli.run import declared_job
+from statekit.job.diagram import mermaid_of
+
+JobName = Annotated[
+    str, typer.Argument(help="module:attribute, or the path of a document (.json).")
+]
+
+
+def explain_job(
+    job: JobName,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Say what its last epoch took, too: directory or URL.")
+    ] = None,
+) -> None:
+    """Say what a job does on Spark: its reads, shuffles and calls, with the reasons."""
+    print(declared_job(job, (), None).explain(checkpoint))
+
+
+def draw_job(job: JobName) -> None:
+    """Draw the plan of a job, as a diagram of Mermaid for Markdown pages."""
+    print(mermaid_of(declared_job(job, (), None)))

@@ -1,0 +1,62 @@
+"""`statekit explain` and `statekit draw` show the plan of a job."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import statekit as sk
+from statekit.job.diagram import mermaid_of
+from tests.support import document_jobs as documents
+from tests.support.document_jobs import DocumentJob
+from tests.support.invoked import invoked
+from tests.support.shop_command_job import Order, job
+
+JOB = "tests.support.shop_command_job:job"
+
+
+def test_a_job_or_its_document_is_explained(tmp_path: Path) -> None:
+    document = tmp_path / "job.json"
+    document.write_text(job.to_json())
+    for name in (JOB, str(document)):
+        assert invoked("explain", name).stdout == f"{job.explain()}\n"
+
+
+def test_a_job_is_drawn() -> None:
+    assert invoked("draw", JOB).stdout.splitlines() == [
+        "flowchart LR",
+        '    s0(["orders"])',
+        '    o0["total<br/>by customer<br/>sum: value"]',
+        '    k0[/"totals"/]',
+        "    s0 --> o0",
+        "    o0 --> k0",
+    ]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_each_arrow_of_a_random_job_is_between_nodes(seed: int) -> None:
+    made = DocumentJob(seed).job
+    lines = [line.strip() for line in mermaid_of(made).splitlines()[1:]]
+    arrows = [line.split() for line in lines if "->" in line]
+    nodes = {re.split(r"[(\[{]", line)[0] for line in lines if "->" not in line}
+    assert all({arrow[0], arrow[-1]} <= nodes for arrow in arrows)
+    parts = [*made.sources, *made.transforms, *made.operators, *made.sinks]
+    assert len(nodes) == len(parts)
+    assert {arrow[-1] for arrow in arrows} | {f"s{n}" for n in range(len(made.sources))} == nodes
+
+
+def test_late_records_and_broadcasts_are_dotted() -> None:
+    made = sk.Job("shop")
+    orders = made.source("orders", documents.Order)
+    orders.process(documents.silent).late.sink("late")
+    orders.process(documents.moved, broadcast=made.source("customers", documents.Customer))
+    arrows = [line.strip() for line in mermaid_of(made).splitlines() if "->" in line]
+    assert arrows == ["s0 --> o0", "s0 --> o1", "s1 -. to every shard .-> o1", "o0 -. late .-> k0"]
+
+
+def test_bad_records_of_a_source_are_a_stream_of_their_own() -> None:
+    made = sk.Job("shop")
+    made.source("orders", Order, on_error="collect").errors.sink("bad")
+    assert mermaid_of(made).splitlines()[-1] == "    s0 --> k0"

@@ -23,6 +23,8 @@ import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.clock import sleep_s
 from statekit.testing import Harness
+from statekit.working_copy.base_options import BaseOptions
+from statekit.working_copy.copies import DiskCopies
 from tests.support.effort import SOAK
 from tests.support.killable_processes import pipe, preload, start
 from tests.support.lake_tables import IcebergTable
@@ -44,8 +46,12 @@ STEP_S = 0.4
 
 
 def work(checkpoint: Path, seed: int) -> None:
-    """Commit epochs until the process is killed."""
-    harness, chosen = Harness(sales, checkpoint=checkpoint, parallelism=2), random.Random(seed)
+    """Commit epochs until the process is killed. Bases keep the starts after some thousand epochs
+    as short as the first ones.
+    """
+    copies = DiskCopies(str(checkpoint.parent / "copies"), bases=BaseOptions(replay_seconds=0.05))
+    harness = Harness(sales, checkpoint=checkpoint, parallelism=2, backend=copies)
+    chosen = random.Random(seed)
     while True:
         users = [f"u{chosen.randrange(30)}" for _ in range(chosen.randrange(1, 30))]
         harness.send(*(Sale(user, chosen.randrange(6)) for user in users))

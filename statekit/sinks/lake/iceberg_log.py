@@ -167,8 +167,7 @@ class IcebergLog(TableLog):
             return False
         chosen = [tasks[place] for place in places]
         schema = self.columns
-        tables = (self._read(task).cast(schema) for task in chosen)
-        rows = (batch for rows_of_file in tables for batch in rows_of_file.to_batches())
+        rows = (batch for task in chosen for batch in self._read(task).to_batches())
         # The name has no epoch: an attempt that replaces its files must not find this one.
         written = self._written(rows, schema, f"compacted-{unique_id()}")
         self._commit(Stamp(Note(unique_id()), self.epoch), [written], [of.file for of in chosen])
@@ -299,10 +298,12 @@ class IcebergLog(TableLog):
         )
 
     def _read(self, task: FileScanTask) -> pa.Table:
-        """Return all rows of a data file, with the columns of the table."""
+        """Return all rows of a data file, with the columns of the table. Files have text of either
+        type of Arrow.
+        """
         table = self.table
         scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
-        return scan.to_table([task])
+        return scan.to_table([task]).cast(self.columns)
 
     def _written(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema, name: str) -> DataFile:
         """Write rows as a data file, and return its entry for a manifest.

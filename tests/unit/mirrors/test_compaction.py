@@ -201,6 +201,21 @@ def test_files_of_an_iceberg_log_are_compacted(tmp_path: Path) -> None:
     assert log_of(table.read()) == without_compaction(tmp_path)
 
 
+def test_rows_of_compacted_files_of_iceberg_are_merged_with_those_of_others(tmp_path: Path) -> None:
+    job = Harness(sales, checkpoint=tmp_path / "job", parallelism=2)
+    table = IcebergTable(str(tmp_path / "warehouse"))
+    sink: Any = table.sink()
+    with sk.mirror(tmp_path / "job", "sales.by_cents", sink, compact=3) as mirror:
+        for number in range(7):
+            job.send(Sale(f"u{8 - number}", 1 + number), Sale(f"v{8 - number}", 1 + number))
+            mirror.catch_up()
+        job.send(*(Sale(f"u{8 - number}", 1 + number) for number in range(7)))
+        mirror.catch_up()
+    assert len(list((tmp_path / "warehouse").rglob("*compacted-*.parquet"))) > 0
+    expected = state_rows(tmp_path / "job", "sales", "by_cents", None)
+    assert shown(table.read(), expected) == shown(expected, expected)
+
+
 def follow_until_killed(home: Path, before: bool) -> None:
     die_at(DeltaLog, "compact", before=before, call=2)
     steps(home, sk.sinks.delta(home / "log"), compact=3)

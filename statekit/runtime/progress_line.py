@@ -67,13 +67,10 @@ def progress_text(
         lags: records that are not read yet, by source.
     """
     rows, stored = sum(progress.state_rows.values()), sum(progress.state_bytes.values())
-    parts = [
-        f"epoch {progress.epoch:,}",
-        f"{rate:,.0f} records/s",
-        f"{rows:,} rows of state, {size_text(stored)}",
-        f"{size_text(bytes_rate)}/s written",
-    ]
+    parts = [f"epoch {progress.epoch:,}", f"{rate:,.0f} records/s"]
+    # What may need a person comes first: a terminal cuts the line.
     parts += [f"{name} is {lag} behind" for name, lag in lags.items()]
     if progress.bad_records:
         parts.append(f"{progress.bad_records:,} bad records")
+    parts += [f"{rows:,} rows of state, {size_text(stored)}", f"{size_text(bytes_rate)}/s written"]
     return " · ".join(parts)

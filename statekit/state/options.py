@@ -90,8 +90,8 @@ class TTL:
 def ttl_fault(ttl: object) -> str | None:
     """Return why an option is no TTL; None for a TTL, or without one.
 
-    >>> ttl_fault("30 days")
-    'ttl=\'30 days\': give a TTL, as in ttl=sk.TTL("30 days")'
+    >>> print(ttl_fault("30 days"))
+    ttl='30 days': give a TTL, as in ttl=sk.TTL("30 days")
     """
     if ttl is None or isinstance(ttl, TTL):
         return None

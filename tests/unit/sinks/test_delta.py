@@ -46,7 +46,7 @@ class Compacting(Delta):
 
 def test_a_compaction_keeps_each_record_once(root: Path, table: DeltaFolder) -> None:
     sink = table.sink()
-    run(root, Compacting(**vars(sink)))
+    run(root, Compacting(sink.path, sink.writing))
     forget(root, 2)  # its rows are in another file now
     run(root, sink)
     assert table.rows() == sums(ORDERS)

@@ -45,7 +45,7 @@ class Compacting(Delta):
 
 
 def test_a_compaction_keeps_each_record_once(root: Path, table: DeltaFolder) -> None:
-    sink = table.sink()
+    sink: Any = table.sink()
     run(root, Compacting(sink.path, sink.writing))
     forget(root, 2)  # its rows are in another file now
     run(root, sink)

@@ -5,6 +5,7 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.retention import Retention
 from statekit.codec.digest import digest
 from statekit.codec.value_codec import PickleCodec
+from statekit.connectors.secret_text import secret
 from statekit.errors import (
     BootstrapError,
     ConnectorError,
@@ -55,7 +56,6 @@ from statekit.query.replica.view import View
 from statekit.query.tables.read import read
 from statekit.recording.recorder import Recorder
 from statekit.records.arrow_scalars import Decimals
-from statekit.secret_text import secret
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.operator_state import (

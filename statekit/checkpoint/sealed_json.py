@@ -53,14 +53,19 @@ def checksum_of(data: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def faults_of(error: Exception) -> str:
-    """Return the faults of a record in one line, with their places."""
+def faults_of(error: Exception, at: str = "") -> str:
+    """Return the faults of a record in one line, with their places.
+
+    Parameters:
+        at: the place of the record itself.
+    """
     if not isinstance(error, ValidationError):
         return str(error)[:_FAULTS_LENGTH]
     if (count := error.error_count()) > _FAULTS_MAX:
         return f"{count:,} values of it are not what they are to be"
     errors = error.errors(include_url=False, include_context=False, include_input=False)
-    texts = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in errors]
+    places = (".".join(filter(None, (at, *map(str, fault["loc"])))) for fault in errors)
+    texts = [f"{place}: {fault['msg']}" for place, fault in zip(places, errors, strict=True)]
     return "; ".join(texts)[:_FAULTS_LENGTH]
 
 

@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
-from statekit.closed_bounds import ClosedBounds
 from statekit.query.tables import read
+from statekit.state.closed_bounds import ClosedBounds
 
 Checkpoint = Annotated[str, typer.Argument(help="Directory or URL of a checkpoint.")]
+JobName = Annotated[
+    str, typer.Argument(help="module:attribute, or the path of a document (.json).")
+]
 Epoch = Annotated[int | None, typer.Option(help="Look at this epoch instead of the last one.")]
 AllowPickle = Annotated[
     bool,

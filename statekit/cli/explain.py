@@ -6,12 +6,9 @@ from typing import Annotated
 
 import typer
 
+from statekit.cli.arguments import JobName
 from statekit.cli.run import declared_job
 from statekit.job.diagram import mermaid_of
-
-JobName = Annotated[
-    str, typer.Argument(help="module:attribute, or the path of a document (.json).")
-]
 
 
 def explain_job(
@@ -20,7 +17,7 @@ def explain_job(
         str | None, typer.Option(help="Say what its last epoch took, too: directory or URL.")
     ] = None,
 ) -> None:
-    """Say what a job does on Spark: its reads, shuffles and calls, with the reasons."""
+    """Print the reads, shuffles and calls of a job on Spark, with the reasons."""
     print(declared_job(job, (), None).explain(checkpoint))
 
 

@@ -29,6 +29,7 @@ from statekit.cli.tables import (
     say,
     size_cells,
 )
+from statekit.codec.json_form import instant_text
 from statekit.errors import QueryError
 from statekit.maintenance.sizes import OperatorSizes, counted_sizes, stored_sizes
 from statekit.query.rows.reader import CheckpointReader
@@ -252,8 +253,10 @@ def _failure_as_data(reader: CheckpointReader) -> dict[str, object] | None:
     failure = last_failure(reader.repository)
     if failure is None:
         return None
-    at = f"{instant(failure.at_us):%Y-%m-%dT%H:%M:%S.%fZ}"
-    return {"at": at, **failure.model_dump(include={"epoch", "error", "kind", "message"})}
+    return {
+        "at": instant_text(instant(failure.at_us)),
+        **failure.model_dump(include={"epoch", "error", "kind", "message"}),
+    }
 
 
 def _operator_as_data(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Any
 
 import typer
 
+from statekit.cli.arguments import JobName
 from statekit.cli.tables import print_error, say
+from statekit.codec.json_form import instant_text
 from statekit.documents.settings import with_settings
 from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
@@ -29,9 +30,7 @@ FAILED, FAILED_FOR_GOOD = 1, 3
 
 
 def run_job(
-    job: Annotated[
-        str, typer.Argument(help="module:attribute, or the path of a document (.json).")
-    ],
+    job: JobName,
     checkpoint: Annotated[str, typer.Option(help="Directory or URL of the checkpoint.")],
     spark: Annotated[
         str | None, typer.Option(help="Run on Spark, with this master, such as local[2].")
@@ -114,7 +113,9 @@ def run_job(
             else:
                 settings = _spark_settings(conf or ())
                 start = _start_options({**pace, **options}, follow=follow)
-                _run_on_spark(declared, spark, settings, checkpoint, start, stop)
+                from statekit.spark.command import run_on_spark  # it takes a second to import
+
+                run_on_spark(declared, spark, settings, checkpoint, start, stop)
     except StatekitError as error:
         print_error(error)
         raise typer.Exit(FAILED if is_mended_by_restart(error) else FAILED_FOR_GOOD) from error
@@ -138,10 +139,9 @@ def declared_job(text: str, settings: Sequence[str], modules: Sequence[str] | No
         document = Path(text).read_text()
     except (OSError, UnicodeError) as error:
         raise StateTypeError(f"the document {text} cannot be read: {error}") from error
-    job = Job.from_json(document, modules=modules)
     if settings:
-        job = Job.from_json(with_settings(document, settings), modules=modules)
-    return job
+        document = with_settings(document, settings)
+    return Job.from_json(document, modules=modules)
 
 
 def _check_has_targets(job: Job) -> None:
@@ -150,13 +150,12 @@ def _check_has_targets(job: Job) -> None:
             f"sink {missing[0]!r} has no target, and a command has no other place for its records: "
             'give it one in the job, as in .sink("totals", sk.sinks.console())'
         )
-    if without := [source.name for source in job.sources if source.source is None]:
-        of_errors = {source.name for source in job.sources if source.errors_of is not None}
-        for name in [name for name in without if name not in of_errors][:1]:
-            raise StateTypeError(
-                f"source {name!r} does not say where its records come from: give it a source in "
-                f'the job, as in job.source("{name}", …, sk.sources.json_lines(path))'
-            )
+    without = [each.name for each in job.sources if each.source is None and not each.errors_of]
+    if without:
+        raise StateTypeError(
+            f"source {without[0]!r} does not say where its records come from: give it a source in "
+            f'the job, as in job.source("{without[0]}", …, sk.sources.json_lines(path))'
+        )
 
 
 def _run_here(
@@ -166,19 +165,6 @@ def _run_here(
     if sys.stdout.isatty():
         last = "" if run.last_epoch is None else f"; the last epoch is {run.last_epoch}"
         say(f"{run.epochs:,} {'epoch' if run.epochs == 1 else 'epochs'} committed{last}")
-
-
-def _run_on_spark(
-    job: Job,
-    master: str,
-    settings: Mapping[str, str],
-    checkpoint: str,
-    options: StartOptions,
-    stop: Event,
-) -> None:
-    from statekit.spark.command import run_on_spark  # Spark takes a second to import
-
-    run_on_spark(job, master, settings, checkpoint, options, stop)
 
 
 def _start_options(options: dict[str, Any], *, follow: bool) -> StartOptions:
@@ -227,10 +213,6 @@ def progress_as_data(progress: Progress) -> dict[str, object]:
         "state_rows": sum(progress.state_rows.values()),
         "state_bytes": sum(progress.state_bytes.values()),
         "written_bytes": progress.changed_bytes,
-        "watermarks": {name: _text(at) for name, at in progress.watermarks.items()},
-        "processing_time": _text(progress.processing_time),
+        "watermarks": {name: instant_text(at) for name, at in progress.watermarks.items()},
+        "processing_time": instant_text(progress.processing_time),
     }
-
-
-def _text(at: dt.datetime) -> str:
-    return f"{at.isoformat(timespec='microseconds').removesuffix('+00:00')}Z"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from statekit.errors import CALL_FAILURES, StateTypeError
+from statekit.errors import StateTypeError
 from statekit.functions.process import Process
-from statekit.shown import shown, shown_error
+from statekit.job.loader import load_module
+from statekit.shown import shown
 
 _DIGEST_CHARACTERS = 16
 
@@ -32,7 +31,7 @@ def import_path(of: Any) -> str:
     if module is None or name is None:
         raise StateTypeError(
             f"{shown(of, 100)} has no name that a module knows: give a function or class that "
-            "stands at the top of a module"
+            "is at the top of a module"
         )
     if module == "__main__":
         raise StateTypeError(
@@ -55,7 +54,7 @@ def import_path(of: Any) -> str:
 
 
 def import_by_path(path: str, modules: Sequence[str] | None) -> Any:
-    """Import what a document names.
+    """Import a function or class that a document names.
 
     Parameters:
         path: `module:name`.
@@ -72,16 +71,7 @@ def import_by_path(path: str, modules: Sequence[str] | None) -> Any:
         raise StateTypeError(
             f"{shown(path)}: the module {module} may not be imported here: allowed are {allowed}"
         )
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        container = importlib.import_module(module)
-    except CALL_FAILURES as error:
-        raise StateTypeError(
-            f"{shown(path)}: the module cannot be imported ({shown_error(error)}): install it, or "
-            "correct it"
-        ) from error
+    container = load_module(path, module)
     found = _attribute(container, name)
     # What a module has imported is another module's, which may not be allowed.
     if found is None or _named(found)[0] != module:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic_core import from_json
 
+from statekit.checkpoint.sealed_json import faults_of
 from statekit.declared_call import DECLARABLE
 from statekit.documents.signatures import arguments_type, called
 from statekit.documents.values import Reading, value_to_json
@@ -26,8 +27,6 @@ VERSION = 1
 
 BYTES_MAX = 8 << 20
 """The size of the largest document that is read, in bytes."""
-
-_FAULTS_MAX = 10
 
 
 class _Strict(BaseModel):
@@ -119,7 +118,7 @@ def read_document(text: str | bytes) -> JobDocument:
     try:
         document = JobDocument.model_validate(parts)
     except ValidationError as error:
-        raise StateTypeError(f"the document of the job is not valid: {_faults(error)}") from error
+        raise StateTypeError(f"the document of the job is not valid: {faults_of(error)}") from error
     for number, step in enumerate(document.steps):
         _check_arguments(step, f"steps.{number}")
     return document
@@ -201,18 +200,8 @@ def _validated(call: str, arguments: dict[str, Any], at: str) -> None:
         arguments_type(RECORDED[call], call, of_method=True).validate_python(arguments)
     except ValidationError as error:
         raise StateTypeError(
-            f"the document of the job is not valid: {_faults(error, at)}"
+            f"the document of the job is not valid: {faults_of(error, at)}"
         ) from error
-
-
-def _faults(error: ValidationError, at: str = "") -> str:
-    """Return the faults of a document in one line, with their places."""
-    errors = error.errors(include_url=False, include_context=False, include_input=False)
-    texts = []
-    for fault in errors[:_FAULTS_MAX]:
-        place = ".".join(filter(None, (at, *map(str, fault["loc"]))))
-        texts.append(f"{place}: {fault['msg']}")
-    return "; ".join(texts)
 
 
 class _Builder:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from statekit.documents.job_document import read_document
 from statekit.errors import StateTypeError
 from statekit.shown import shown
 
@@ -23,14 +24,16 @@ def with_settings(text: str, settings: Iterable[str]) -> str:
             follows that of the parameter, as in `source.orders.options.fetch.max.bytes=1000`.
 
     Raises:
-        StateTypeError: a setting is not valid, or the job has no such part.
+        StateTypeError: the document or a setting is not valid, or the job has no such part.
 
-    >>> source = {"$call": "sources.json_lines", "with": {"path": "/a"}}
-    >>> step = {"call": "job.source", "with": {"name": "orders", "source": source}}
-    >>> changed = with_settings(json.dumps({"steps": [step]}), ["source.orders.path=/b"])
+    >>> import statekit as sk
+    >>> job = sk.Job("shop")
+    >>> _ = job.source("orders", dict, sk.sources.json_lines("/a"))
+    >>> changed = with_settings(job.to_json(), ["source.orders.path=/b"])
     >>> json.loads(changed)["steps"][0]["with"]["source"]["with"]
     {'path': '/b'}
     """
+    read_document(text)  # checks its structure
     document = json.loads(text)
     for setting in settings:
         name, equals, value = setting.partition("=")

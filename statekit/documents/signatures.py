@@ -106,7 +106,7 @@ def _parameters(made: Callable[..., Any], *, of_method: bool) -> Iterator[tuple[
 
 
 def _plain(annotation: Any) -> Any:
-    """Return what the argument is in a document: itself if it is plain, else any JSON value."""
+    """Return the type of an argument: its own if it is plain, else any JSON value."""
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in _PLAIN or origin is Literal:
         return annotation

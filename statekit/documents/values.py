@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import datetime as dt
 import decimal
 import math
@@ -16,6 +14,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from statekit.codec.json_form import json_form
+from statekit.connectors.secret_text import SecretText, secret
 from statekit.declared_call import DECLARABLE, DeclaredCall, declared_call_of, given_fields
 from statekit.documents.imports import import_by_path, import_path, source_digest
 from statekit.documents.signatures import called
@@ -25,7 +25,6 @@ from statekit.expressions.expression import Expression, expr
 from statekit.functions.process import Process
 from statekit.job.stream import Stream
 from statekit.secret_options import is_secret
-from statekit.secret_text import SecretText, secret
 from statekit.shown import shown, type_name
 
 _PASSWORD = re.compile(r"\bpassword\s*=|://[^/@\s:]*:[^/@\s]+@", re.IGNORECASE)
@@ -66,11 +65,13 @@ def _form(value: Any, at: str) -> Any:
         return str(value)
     if value is None or isinstance(value, bool | int):
         return value
-    for kind, (name, form) in _SCALARS.items():
-        if isinstance(value, kind):
-            return {f"${name}": form(value)}
     if isinstance(value, float):
-        return value if math.isfinite(value) else {"$float": str(value)}
+        return value if math.isfinite(value) else {"$float": json_form(value)}
+    for kind, name in _SCALARS.items():
+        if isinstance(value, kind):
+            return {f"${name}": json_form(value)}
+    if isinstance(value, re.Pattern):
+        return {"$pattern": _pattern_form(value)}
     if isinstance(value, PurePath):
         return os.fspath(value)
     if isinstance(value, Mapping):
@@ -157,16 +158,15 @@ def _pattern_form(value: re.Pattern[Any]) -> str:
     return value.pattern
 
 
-_SCALARS: dict[type, tuple[str, Callable[[Any], Any]]] = {
-    dt.datetime: ("datetime", dt.datetime.isoformat),
-    dt.date: ("date", dt.date.isoformat),
-    dt.time: ("time", dt.time.isoformat),
-    dt.timedelta: ("duration", lambda value: _TIMEDELTA.dump_python(value, mode="json")),
-    decimal.Decimal: ("decimal", str),
-    bytes: ("bytes", lambda value: base64.b64encode(value).decode()),
-    re.Pattern: ("pattern", _pattern_form),
+_SCALARS: dict[type, str] = {
+    dt.datetime: "datetime",  # before the class that it is a subclass of
+    dt.date: "date",
+    dt.time: "time",
+    dt.timedelta: "duration",
+    decimal.Decimal: "decimal",
+    bytes: "bytes",
 }
-"""Classes of values, with the name of their form and what makes it."""
+"""Scalars that JSON does not have, with the name of their form."""
 
 
 # ------------------------------------------------------------------------------------------ reading
@@ -304,20 +304,13 @@ def _of_scalar(read: Callable[[Any], Any]) -> Any:
     return lambda reading, content, _, at: reading._scalar(read, content, at)
 
 
-def _bytes(content: Any) -> bytes:
-    try:
-        return base64.b64decode(content, validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from error
-
-
 _TAGS: dict[str, Callable[[Reading, Any, dict[str, Any], str], Any]] = {
     "$datetime": _of_scalar(dt.datetime.fromisoformat),
     "$date": _of_scalar(dt.date.fromisoformat),
     "$time": _of_scalar(dt.time.fromisoformat),
     "$duration": _of_scalar(lambda content: _TIMEDELTA.validate_json(f'"{content}"')),
     "$decimal": _of_scalar(decimal.Decimal),
-    "$bytes": _of_scalar(_bytes),
+    "$bytes": _of_scalar(bytes.fromhex),
     "$pattern": _of_scalar(re.compile),
     "$float": _of_scalar(float),
     "$sql": _of_scalar(expr),

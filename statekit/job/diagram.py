@@ -30,6 +30,8 @@ class _Diagram:
         self._ids = {each.name: f"s{number}" for number, each in enumerate(plan.sources)}
         self._ids |= {each.name: f"t{number}" for number, each in enumerate(plan.transforms)}
         self._ids |= {each.name: f"o{number}" for number, each in enumerate(plan.operators)}
+        self._others = {each.late: (each.name, "late") for each in plan.operators}
+        self._others |= {each.errors: (each.name, "failed") for each in plan.operators}
 
     def lines(self) -> Iterator[str]:
         """Yield the lines: nodes, then arrows."""
@@ -57,11 +59,8 @@ class _Diagram:
 
     def _arrow(self, stream: str, to: str, label: str = "") -> str:
         """Return the arrow of a stream."""
-        kinds = {".late": "late", ".errors": "failed"}
-        for ending, kind in kinds.items():
-            if stream not in self._ids and stream.endswith(ending):
-                return f"{self._ids[stream.removesuffix(ending)]} -. {kind} .-> {to}"
-        return f"{self._ids[stream]} " + (f"-. {label} .-> {to}" if label else f"--> {to}")
+        owner, kind = self._others.get(stream, (stream, label))
+        return f"{self._ids[owner]} " + (f"-. {kind} .-> {to}" if kind else f"--> {to}")
 
 
 def _operator_lines(operator: Operator) -> Iterator[str]:

@@ -65,18 +65,27 @@ def load_attribute(text: str) -> object:
     module_name, colon, attribute = text.partition(":")
     if not (module_name and colon and attribute):
         raise StateTypeError(f"{text!r} names nothing: write module:attribute, as in fleet:job")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        container: object = importlib.import_module(module_name)
-    except CALL_FAILURES as error:
-        raise StateTypeError(
-            f"{text!r}: the module {module_name} cannot be imported from {here} "
-            f"({shown_error(error)}): correct it, or go to the directory that has it"
-        ) from error
+    container: object = load_module(text, module_name)
     for part in attribute.split("."):
         if not hasattr(container, part):
             raise StateTypeError(f"{text!r}: {module_name} has no {attribute}")
         container = getattr(container, part)
     return container
+
+
+def load_module(text: str, name: str) -> object:
+    """Import the module of `module:attribute`, from the current directory first.
+
+    Raises:
+        StateTypeError: it cannot be imported.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except CALL_FAILURES as error:
+        raise StateTypeError(
+            f"{text!r}: the module {name} cannot be imported from {here} "
+            f"({shown_error(error)}): correct it, or go to the directory that has it"
+        ) from error

@@ -12,13 +12,13 @@ from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any
 
-from statekit.closed_bounds import ClosedBounds
 from statekit.errors import StateTypeError
 from statekit.kv.layouts import SortedValues
 from statekit.kv.operations import Results
 from statekit.kv.requests import RequestPart
 from statekit.number_faults import int_fault
 from statekit.shown import shown
+from statekit.state.closed_bounds import ClosedBounds
 
 _MOST = sys.maxsize
 """The largest number of entries that is counted to."""

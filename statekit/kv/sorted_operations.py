@@ -9,7 +9,6 @@ from typing import Any, Generic, Required, TypedDict, Unpack, overload
 
 from typing_extensions import TypeVar
 
-from statekit.closed_bounds import ClosedBounds, closed_ends
 from statekit.errors import StateTypeError
 from statekit.job.declarations import declares
 from statekit.job.stream import Stream
@@ -28,6 +27,7 @@ from statekit.kv.typed_answers import (
     ScansAnswer,
 )
 from statekit.shown import shown
+from statekit.state.closed_bounds import ClosedBounds, closed_ends
 
 K = TypeVar("K")
 V = TypeVar("V")

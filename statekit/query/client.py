@@ -33,7 +33,6 @@ import msgspec
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.clock import sleep_s
-from statekit.closed_bounds import ClosedBounds, closed_ends
 from statekit.closing import Closing
 from statekit.codec.json_form import json_form
 from statekit.errors import (
@@ -51,6 +50,7 @@ from statekit.query.replica.replica import Answer
 from statekit.query.replica.replica_arguments import functions_by_operator, listed_keys
 from statekit.query.rows.state_rows import StateRows, TextRange
 from statekit.shown import shown, shown_text, type_name
+from statekit.state.closed_bounds import ClosedBounds, closed_ends
 from statekit.timestamp import duration_to_micros
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from statekit.errors import StatekitError
 from statekit.job.job import Job
 from statekit.job.options import StartOptions
+from statekit.spark.session import session
 from statekit.spark.start import start_query
 
 _LOOK_S = 1.0
@@ -36,16 +37,15 @@ def run_on_spark(
     Raises:
         StatekitError: the job failed, and is not started again.
     """
-
-    session = _session(job, master, settings)
+    spark = _session(job, master, settings)
     try:
-        query = start_query(job, session, {}, None, checkpoint, options)
+        query = start_query(job, spark, {}, None, checkpoint, options)
         while not query.await_termination(_LOOK_S):
             if stop.is_set():
                 query.stop()
                 return
     finally:
-        session.stop()
+        spark.stop()
 
 
 def _session(job: Job, master: str, settings: Mapping[str, str]) -> SparkSession:
@@ -54,10 +54,9 @@ def _session(job: Job, master: str, settings: Mapping[str, str]) -> SparkSession
     for name, value in {**quiet, **settings}.items():
         builder = builder.config(name, value)
     try:
-        session: SparkSession = builder.getOrCreate()
+        return session(builder)
     except Exception as error:
         raise StatekitError(
             f"Spark did not start with master {master}: {error}. Check that Java 17 or newer is "
             "installed, and that the master can be reached"
         ) from error
-    return session

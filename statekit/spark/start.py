@@ -21,7 +21,6 @@ from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
 from statekit.mirrors.beside_job import MirrorsBesideJob
 from statekit.runtime.coordinator import Coordinator
-from statekit.runtime.restarts import Restarts
 from statekit.runtime.sink_epochs import check_directories
 from statekit.shown import shown
 from statekit.sinks.protocol.frame_sinks import Callback, FrameSink, Target, guarantees_of
@@ -65,7 +64,6 @@ def start_query(
     """Run a job on Spark, and start it again after failures if `options.restart` says so."""
     if options.restart is None:
         return start_once(job, spark, inputs, outputs, checkpoint, options)
-    Restarts.of(options.restart)
     return RestartingQuery(
         lambda given: start_once(job, spark, inputs, outputs, checkpoint, given), options
     )

@@ -28,11 +28,11 @@ from statekit.backend.interface import (
 )
 from statekit.checkpoint.era import UNWRITTEN
 from statekit.checkpoint.state_kinds import STATE_KINDS
-from statekit.closed_bounds import ClosedBounds, closed_ends
 from statekit.errors import StateTypeError
 from statekit.shown import shown, shown_text
 from statekit.state import base
 from statekit.state.base import ABSENT, ManyRowState, StateSpec, row_sizes
+from statekit.state.closed_bounds import ClosedBounds, closed_ends
 from statekit.state.key_scope import KeyScope
 from statekit.state.options import Aggregate
 from statekit.state.row_cache import UNKNOWN, RowCache

@@ -23,7 +23,6 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, cast, overloa
 
 from statekit.checkpoint.job_file import Clock
 from statekit.checkpoint.state_kinds import RowShape
-from statekit.closed_bounds import ClosedBounds
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
@@ -31,6 +30,7 @@ from statekit.functions.state_parameters import state_spec
 from statekit.records.value_order import order_of_value
 from statekit.shown import shown
 from statekit.state.base import StateSpec
+from statekit.state.closed_bounds import ClosedBounds
 from statekit.state.options import TTL, Aggregate, Reduce
 from statekit.state.timers import Timer
 from statekit.timestamp import duration_to_micros

@@ -14,7 +14,6 @@ from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import RowShape
-from statekit.closed_bounds import ClosedBounds
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
 from statekit.number_faults import int_fault
@@ -24,6 +23,7 @@ from statekit.query.replica.page_cursor import PageCursor
 from statekit.query.replica.replica_arguments import listed_keys
 from statekit.query.rows.state_rows import KeyRange, Row, StateRows, expiry_time_us
 from statekit.shown import shown
+from statekit.state.closed_bounds import ClosedBounds
 from statekit.timestamp import instant
 
 K = TypeVar("K")

@@ -18,7 +18,6 @@ from statekit.checkpoint.era import PERMANENT
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
-from statekit.closed_bounds import ClosedBounds, closed_ends
 from statekit.codec.key_codec import KeyCodec, schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import (
@@ -36,6 +35,7 @@ from statekit.job.plan import Operator
 from statekit.job.state_succession import succession
 from statekit.keygroup import GROUP_BYTES, key_group, pack_group
 from statekit.state.base import StateSpec
+from statekit.state.closed_bounds import ClosedBounds, closed_ends
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import generation_codec, row_decoder, value_schema
 from statekit.state.ttl import expired_until, unstamped, without_stamp

@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from statekit.checkpoint.epoch_id import EpochId
+from statekit.codec.json_form import instant_text
 from statekit.job.mirror_options import parted
 from statekit.query.replica.view import View
 from statekit.server.answers.problems import Problem
@@ -208,7 +209,7 @@ class JobFacts:
             return None
         told = failure.message[:FAILURE_MAX] if self.call.token.may_read(self.job.alias) else None
         return {
-            "at": f"{instant(failure.at_us):%Y-%m-%dT%H:%M:%S.%fZ}",
+            "at": instant_text(instant(failure.at_us)),
             "epoch": failure.epoch,
             "error": failure.error,
             "message": told,

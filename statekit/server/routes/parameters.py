@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from statekit.closed_bounds import ClosedBounds
 from statekit.query.tables.read import WideInts
 from statekit.server.jobs.wanted import Wanted
 from statekit.server.routes.reads import ROWS_MAX, WHOLE, AskedPart
+from statekit.state.closed_bounds import ClosedBounds
 
 SHAPES = "x-shapes"
 """Member of the JSON Schema of a parameter that depends on the state: for each shape of rows that

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from statekit.checkpoint.state_kinds import RowShape
-from statekit.closed_bounds import ClosedBounds, closed_ends
 from statekit.query.replica.state_view import LargeKeyError, StateView
 from statekit.query.replica.view import View
 from statekit.server.answers.problems import Problem, bad_request
+from statekit.state.closed_bounds import ClosedBounds, closed_ends
 
 KEYS_MAX = 10_000
 """Limit of the keys of one request."""

@@ -15,7 +15,7 @@ from tests.support.places import ROOT
 # What a user has in other ways: messages with values of users, whether a value, a number, a
 # duration or a choice of bounds is of its type, and calls that a document of the job keeps.
 MESSAGES_AND_CHECKS = {
-    "statekit.closed_bounds": {"ClosedBounds", "closed_ends"},
+    "statekit.state.closed_bounds": {"ClosedBounds", "closed_ends"},
     "statekit.declared_call": {"declarable"},
     "statekit.job.declarations": {"declares"},
     "statekit.state.options": {"ttl_fault"},

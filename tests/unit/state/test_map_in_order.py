@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
-from statekit.closed_bounds import ClosedBounds
 from statekit.codec.key_codec import key_codec
+from statekit.state.closed_bounds import ClosedBounds
 from statekit.testing import Harness
 from tests.support.instants import at
 

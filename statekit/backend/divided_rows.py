@@ -1,9 +1,9 @@
 """Divided rows: rows that arrive in any order, divided by their key groups on the local disk.
 
 Rows are gathered in memory up to a number of bytes. They are then sorted and appended to a
-temporary file, in pieces for each range of key groups and each state. Reading a range reads its
-pieces. So any number of rows is divided with the memory for one part of them, and each row is
-written once.
+temporary file, in pieces for each range of key groups and each state, by a thread, while the next
+ones are gathered. Reading a range reads its pieces. So any number of rows is divided with the
+memory for two parts of them, and each row is written once.
 
 Rows of a range are in no order, or sorted by their row keys if that is asked for. Sorted pieces are
 merged in columns: of each piece a few rows are in memory, and of those all up to the smallest of
@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ import pyarrow.compute as pc
 
 from statekit.backend.scratch import scratch_directory, written_there
 
-_GATHERED_BYTES = 64 << 20
+_GATHERED_BYTES = 32 << 20
 _PIECE_ROWS = 65_536
 _SORTED_PIECE_ROWS = 4096
 _ROWS = pa.schema(
@@ -57,7 +58,8 @@ class DividedRows:
     def __init__(self, states: Sequence[str], ends: Sequence[int], *, is_sorted: bool = False):
         self._is_sorted = is_sorted
         self._ends = np.array(ends, np.int64)
-        self._gathered: dict[str, list[pa.RecordBatch]] = {state: [] for state in states}
+        self._states = tuple(states)
+        self._gathered = self._none_gathered()
         self._gathered_bytes = 0
         self._pieces: dict[str, list[list[_Piece]]] = {
             state: [[] for _ in ends] for state in states
@@ -68,10 +70,17 @@ class DividedRows:
         self._reader: pa.ipc.RecordBatchFileReader | None = None
         self._closing = contextlib.ExitStack()
         self._path = Path()
+        self._thread: ThreadPoolExecutor | None = None
+        self._writes: Future[None] | None = None
         self.size_bytes = 0
+
+    def _none_gathered(self) -> dict[str, list[pa.RecordBatch]]:
+        return {state: [] for state in self._states}
 
     def close(self) -> None:
         """Remove the file."""
+        if self._thread is not None:
+            self._thread.shutdown()
         self._closing.close()
 
     def add(self, state: str, row_keys: pa.Array, rows: pa.Array) -> None:
@@ -86,7 +95,7 @@ class DividedRows:
         self._gathered_bytes += size
         self.size_bytes += size
         if self._gathered_bytes >= _GATHERED_BYTES:
-            self._write()
+            self._begin_write()
 
     def of(self, state: str, range_: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a state in a range, as columns `key` and `value`. No rows may be added
@@ -113,21 +122,22 @@ class DividedRows:
         """Write the gathered rows, if there is a file, and open it."""
         if self._reader is not None or self._in_memory:
             return
-        if self._writer is None:
-            self._in_memory = {state: self._divided(state) for state in self._gathered}
+        if self._thread is None:
+            self._in_memory = {state: self._divided(of) for state, of in self._gathered.items()}
+            self._gathered = self._none_gathered()
             return
-        self._write()
+        self._begin_write()
+        self._end_write()
+        assert self._writer is not None, "rows were written"
         with written_there():
             self._writer.close()
             # Not mapped: the pages that were read would count as memory of this process.
             file = self._closing.enter_context(pa.OSFile(str(self._path)))
             self._reader = pa.ipc.open_file(file)
 
-    def _divided(self, state: str) -> list[pa.RecordBatch]:
-        """Return the gathered rows of a state, for each range."""
-        gathered = self._gathered[state]
+    def _divided(self, gathered: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Return gathered rows of a state, for each range."""
         rows = pa.concat_batches(gathered) if gathered else pa.RecordBatch.from_pylist([], _ROWS)
-        gathered.clear()
         groups = groups_of_keys(rows.column("key"))
         if self._is_sorted:
             order = pc.array_sort_indices(rows.column("key")).to_numpy()
@@ -137,14 +147,31 @@ class DividedRows:
         bounds = [0, *np.searchsorted(groups[order], self._ends, "right").tolist()]
         return [ordered[start:end] for start, end in pairwise(bounds)]
 
-    def _write(self) -> None:
-        """Append the gathered rows to the file."""
-        for state, pieces in self._pieces.items():
-            if self._gathered[state]:
-                for range_, part in enumerate(self._divided(state)):
-                    if part.num_rows:
-                        pieces[range_].append(self._append(part))
+    def _begin_write(self) -> None:
+        """Have the thread append the gathered rows to the file, after those before."""
+        self._end_write()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "statekit rows")
+        gathered, self._gathered = self._gathered, self._none_gathered()
         self._gathered_bytes = 0
+        self._writes = self._thread.submit(self._write, gathered)
+
+    def _end_write(self) -> None:
+        """Wait until all that was begun is in the file.
+
+        Raises:
+            StorageError: the local disk is full or failed.
+        """
+        writes, self._writes = self._writes, None
+        if writes is not None:
+            writes.result()
+
+    def _write(self, gathered: Mapping[str, Sequence[pa.RecordBatch]]) -> None:
+        """Append gathered rows to the file."""
+        for state, batches in gathered.items():
+            for range_, part in enumerate(self._divided(batches) if batches else ()):
+                if part.num_rows:
+                    self._pieces[state][range_].append(self._append(part))
 
     def _append(self, part: pa.RecordBatch) -> _Piece:
         size = _SORTED_PIECE_ROWS if self._is_sorted else part.num_rows

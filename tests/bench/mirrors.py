@@ -7,7 +7,7 @@ of this process.
 
 The cost is that of a job in pairs of runs, with and without `mirror=`: the CPU of the process of
 the job, in which the process of the mirror has no part, and the time by the clock until the last
-record is read, for which both processes share the machine. A run takes so long (20 s) that the
+record is read, for which both processes share the machine. A run takes so long (30 s) that the
 start of the process of the mirror, a second of CPU, is a small part. The wait at the end of the job
 for the last step is not in that time, and is reported beside it.
 """
@@ -31,7 +31,7 @@ from tests.bench.report import Arm, Row
 from tests.support.postgres import PostgresServer
 
 KEYS, CHANGES, EPOCHS = 100_000, 10_000, 9
-ORDERS, ROUNDS, PAIRS = 1_000_000, 8, 5
+ORDERS, ROUNDS, PAIRS = 1_000_000, 4, 5
 _DURABLE = "the rows in the table, committed"
 
 

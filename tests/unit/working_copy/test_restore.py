@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import tempfile
 from collections import Counter
@@ -54,7 +53,7 @@ from tests.support.counting_job import (
 )
 from tests.support.counting_job_runs import homes
 from tests.support.killable_processes import die_at, exit_code
-from tests.support.small_disk import small_disk
+from tests.support.small_disk import files_of_at_most, small_disk
 
 GROUPS = 8
 EAGER = BaseOptions(replay_seconds=0, uploaded_per_changed=100)
@@ -540,17 +539,6 @@ def test_a_disk_without_a_free_byte_is_an_error_for_every_write(root: Path, tmp_
         assert copied_rows_of(root, local, parallelism) == committed_rows(Repository(root), GROUPS)
     assert failed >= 4
     assert epochs_in(root) == epochs
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """A disk that takes no more of any file."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def error_of(work: Callable[[], object]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,9 +22,12 @@ from statekit.job.job import Job
 from statekit.job.loader import load_job
 from statekit.job.options import StartOptions
 from statekit.job.progress import Progress
+from statekit.job.restarts import is_mended_by_restart
 from statekit.runtime.progress_line import ProgressLine
-from statekit.runtime.restarts import is_mended_by_restart
-from statekit.runtime.stop_signals import stopped_by_signals
+from statekit.runtime.stop_signals import stop_with_input, stopped_by_signals
+
+ENDS_WITHIN_S = 5.0
+"""The time that a run has for its current epoch after the end of its standard input, in seconds."""
 
 FAILED, FAILED_FOR_GOOD = 1, 3
 """Exit codes of a job that failed: another start may succeed, or it cannot."""
@@ -87,6 +91,13 @@ def run_job(
         list[str] | None,
         typer.Option(help="A package that a document may import; any by default. Any number."),
     ] = None,
+    ends_with_input: Annotated[
+        bool,
+        typer.Option(
+            "--ends-with-input",
+            help="Also stop when the standard input ends, because the supervisor has ended.",
+        ),
+    ] = False,
 ) -> None:
     """Run a job: in this process, or on Spark.
 
@@ -106,7 +117,9 @@ def run_job(
     try:
         declared = declared_job(job, set_ or (), module)
         _check_has_targets(declared)
-        with stopped_by_signals(stop), _reported() as on_epoch:
+        with stopped_by_signals(stop), _reported(stop) as on_epoch:
+            if ends_with_input:
+                stop_with_input(stop, ENDS_WITHIN_S)
             options["on_epoch"] = on_epoch
             if spark is None:
                 _run_here(declared, checkpoint, {**pace, **options}, follow=follow, stop=stop)
@@ -186,10 +199,22 @@ def _spark_settings(conf: Sequence[str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _reported() -> Iterator[Callable[[Progress], None]]:
-    """Yield what reports each epoch: a line in the terminal, or JSON."""
+def _reported(stop: Event) -> Iterator[Callable[[Progress], None]]:
+    """Yield what reports each epoch: a line in the terminal, or JSON.
+
+    Parameters:
+        stop: is set if nobody reads the JSON any more.
+    """
+
+    def print_json(progress: Progress) -> None:
+        try:
+            print(json.dumps(progress_as_data(progress)), flush=True)
+        except BrokenPipeError:
+            stop.set()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # later lines
+
     if not sys.stdout.isatty():
-        yield lambda progress: print(json.dumps(progress_as_data(progress)), flush=True)
+        yield print_json
         return
     line = ProgressLine(out=sys.stdout)
     try:

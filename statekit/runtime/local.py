@@ -30,6 +30,7 @@ from statekit.job.mirror_options import mirrors_of
 from statekit.job.options import Pace, RunOptions
 from statekit.job.plan import FAILED_RECORDS, Input, Operator, Plan, applied
 from statekit.job.progress import OutputCallback, Run
+from statekit.job.restarts import restarted
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
 from statekit.mirrors.beside_job import MirrorsBesideJob
@@ -49,7 +50,6 @@ from statekit.runtime.inputs import (
 from statekit.runtime.progress_line import ProgressLine
 from statekit.runtime.quick_turns import quick_turns
 from statekit.runtime.rare_collection import rare_collection_within_epochs
-from statekit.runtime.restarts import restarted
 from statekit.runtime.routing import Routing
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import ShardInput

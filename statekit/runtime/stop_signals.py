@@ -1,12 +1,16 @@
-"""Signals that end a run after its current epoch."""
+"""What ends a run after its current epoch: signals, and the end of the standard input."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
+
+from statekit.clock import sleep_s
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -32,3 +36,23 @@ def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+
+
+def stop_with_input(stop: threading.Event, within_s: float) -> None:
+    """Set an event when the standard input of this process ends, as it does when a supervisor that
+    holds its other end is killed.
+
+    Parameters:
+        within_s: the seconds after which the process is ended at once if it still runs: another
+            supervisor may then start the job again.
+    """
+
+    def wait() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(sys.stdin.fileno(), 1):
+                pass
+        stop.set()
+        sleep_s(within_s)
+        os._exit(1)
+
+    threading.Thread(target=wait, name="statekit input", daemon=True).start()

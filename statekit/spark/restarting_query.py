@@ -9,7 +9,7 @@ from typing import Any
 from statekit.errors import StatekitError
 from statekit.job.options import StartOptions
 from statekit.job.progress import MirrorProgress, Progress
-from statekit.runtime.restarts import restarted
+from statekit.job.restarts import restarted
 from statekit.spark.query import Query
 
 _LOOK_S = 1.0

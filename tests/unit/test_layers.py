@@ -65,6 +65,7 @@ RANKS = [
     "query",
     "mirrors",
     "sql",
+    "service",
     "server/answers",
     "server/admission",
     "server/jobs",

@@ -97,12 +97,15 @@ class Restarts:
         return cls(int(parts[1]), within_us / 1e6)
 
     def pause_s(self, error: BaseException) -> float | None:
-        """Return after how many seconds the job is started again; None if it is not.
+        """Return after how many seconds the job is started again; None if it is not."""
+        return self.next_pause_s() if is_mended_by_restart(error) else None
+
+    def next_pause_s(self) -> float | None:
+        """Count a failure that a restart may mend, and return the pause in seconds; None if there
+        were too many.
 
         Pauses double from 1 s to 60 s. After an interval without a failure they begin at 1 s.
         """
-        if not is_mended_by_restart(error):
-            return None
         now_s = stopwatch_s()
         while self._failed_s and now_s - self._failed_s[0] > self.within_s:
             self._failed_s.popleft()

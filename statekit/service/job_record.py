@@ -1,0 +1,211 @@
+"""Records of submitted jobs: what to run, and whether it is to run."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from statekit.checkpoint.sealed_json import Count, Record, Sealed
+from statekit.documents.job_document import BYTES_MAX
+from statekit.errors import StateTypeError
+from statekit.job.restarts import Restarts
+from statekit.keygroup import MAX_GROUPS
+from statekit.names import StoredId, StoredName, StoredText, name_fault
+from statekit.timestamp import duration_to_micros
+
+RESTART = "10 in 10 minutes"
+"""How often a job is started again after failures by default."""
+
+REASON_MAX = 2_000
+"""The longest stored reason of a failure, in characters."""
+
+
+class RunChoice(Record):
+    """How a job is run.
+
+    Parameters:
+        checkpoint: a directory or URL.
+        spark: the master of Spark; None to run in the process itself.
+        parallelism: shards per operator; None for that of the checkpoint.
+        follow: whether streams are read until the job is stopped.
+        restart: how often it is started again after failures, as "5 in 10 minutes".
+        trigger: the shortest time between epochs, as "10 seconds"; None for the default.
+    """
+
+    checkpoint: StoredText
+    spark: StoredText | None = None
+    parallelism: Annotated[int, Field(ge=1, le=MAX_GROUPS)] | None = None
+    follow: bool = True
+    restart: StoredText = RESTART
+    trigger: StoredText | None = None
+
+
+class PendingOperation(Record):
+    """An operation that the leader has yet to do.
+
+    Parameters:
+        kind: "rollback" stops the job first, "savepoint" does not.
+        epoch: of a rollback: the epoch to go back to.
+        savepoint: the name of a savepoint.
+        id: a unique id.
+    """
+
+    kind: Literal["rollback", "savepoint"]
+    id: StoredId
+    epoch: Count | None = None
+    savepoint: StoredName | None = None
+
+
+class DoneOperation(Record):
+    """The last operation that was done.
+
+    Parameters:
+        operation: what was to be done.
+        error: why it failed; None if it did not.
+        at_us: when it ended, in microseconds since 1970 UTC.
+    """
+
+    operation: PendingOperation
+    error: str | None
+    at_us: int
+
+
+class JobEnd(Record):
+    """The end of a job that is not started again by itself.
+
+    Parameters:
+        generation: that has ended.
+        failed: whether it failed; otherwise all its input was read.
+        reason: why it failed.
+        at_us: when, in microseconds since 1970 UTC.
+    """
+
+    generation: Count
+    failed: bool
+    reason: str
+    at_us: int
+
+
+class SubmittedJob(Sealed):
+    """A job that was submitted, and what its users want of it.
+
+    Parameters:
+        name: of the job in the service.
+        version: of this record. Each change creates the next one.
+        change: a unique id of the change.
+        document: the job, as JSON.
+        run: how it is run.
+        desired: whether it is to run.
+        generation: grows with each change for which a running process has to be replaced.
+        operation: what is to be done with its checkpoint.
+        done: the last operation that was done.
+        end: of its last generation; None while it is to run on.
+    """
+
+    title: ClassVar[str] = "a submitted job"
+
+    name: StoredName
+    version: Count
+    change: StoredId
+    document: Annotated[str, Field(max_length=BYTES_MAX)]
+    run: RunChoice
+    desired: Literal["running", "stopped"] = "running"
+    generation: Count = 0
+    operation: PendingOperation | None = None
+    done: DoneOperation | None = None
+    end: JobEnd | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the present generation has failed for good or has read all its input."""
+        return self.end is not None and self.end.generation == self.generation
+
+    def stopped(self) -> SubmittedJob:
+        """Return the record of the job when it is not to run."""
+        return self.model_copy(update={"desired": "stopped"})
+
+    def started(self) -> SubmittedJob:
+        """Return the record when it is to run. A job that runs already goes on."""
+        if self.desired == "running" and not self.has_ended:
+            return self
+        return self.restarted()
+
+    def restarted(self) -> SubmittedJob:
+        """Return the record when a new process is to run it."""
+        return self.model_copy(update={"desired": "running", "generation": self.generation + 1})
+
+    def rescaled(self, parallelism: int) -> SubmittedJob:
+        """Return the record with another parallelism. The next start of the job rescales its state.
+
+        Raises:
+            StateTypeError: there is no such parallelism.
+        """
+        if not 1 <= parallelism <= MAX_GROUPS:
+            raise StateTypeError(f"parallelism={parallelism}: give a number from 1 to {MAX_GROUPS}")
+        run = self.run.model_copy(update={"parallelism": parallelism})
+        return self.model_copy(update={"run": run, "generation": self.generation + 1})
+
+    def replaced(self, document: str, run: RunChoice) -> SubmittedJob:
+        """Return the record with another document, or run in another way.
+
+        Raises:
+            StateTypeError: the checkpoint is another one.
+        """
+        if run.checkpoint != self.run.checkpoint:
+            raise StateTypeError(
+                f"job {self.name} has the checkpoint {self.run.checkpoint}, and a new document "
+                "continues it: leave the checkpoint out, or submit it with another name"
+            )
+        same = (
+            run if run.parallelism else run.model_copy(update={"parallelism": self.run.parallelism})
+        )
+        return self.model_copy(update={"document": document, "run": same}).restarted()
+
+    def operated(self, operation: PendingOperation) -> SubmittedJob:
+        """Return the record with an operation to do.
+
+        Raises:
+            StateTypeError: another operation is not done yet.
+        """
+        if self.operation is not None:
+            raise StateTypeError(
+                f"the {self.operation.kind} of job {self.name} is not done yet: wait until it is"
+            )
+        return self.model_copy(update={"operation": operation})
+
+    def after(self, done: DoneOperation) -> SubmittedJob:
+        """Return the record after its operation. After a rollback, a job that had failed is to run
+        again.
+        """
+        if self.operation is None or self.operation.id != done.operation.id:
+            return self
+        after = self.model_copy(update={"operation": None, "done": done})
+        is_other_state = done.operation.kind == "rollback" and done.error is None
+        return after.restarted() if is_other_state and self.desired == "running" else after
+
+    def ended(self, end: JobEnd) -> SubmittedJob:
+        """Return the record after the end of a generation."""
+        return self.model_copy(update={"end": end}) if end.generation == self.generation else self
+
+
+def check_job_name(name: object) -> None:
+    """Check the name of a job in the service.
+
+    Raises:
+        StateTypeError: it is not valid.
+    """
+    fault = name_fault(name) if isinstance(name, str) else "give a text"
+    if fault is not None:
+        raise StateTypeError(f"a job cannot be named {name!r:.200}: {fault}. Nothing was submitted")
+
+
+def check_run(run: RunChoice) -> None:
+    """Check how a job is to be run.
+
+    Raises:
+        StateTypeError: an option is not valid.
+    """
+    Restarts.of(run.restart)
+    if run.trigger is not None:
+        duration_to_micros(run.trigger, "trigger")

@@ -1,0 +1,132 @@
+"""The supervisor: processes are what the records of their jobs ask for."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from statekit.checkpoint.repository import Repository
+from statekit.clock import unique_id
+from statekit.service.job_log import last_lines
+from statekit.service.job_record import PendingOperation, RunChoice, SubmittedJob
+from statekit.service.registry import JobRegistry
+from statekit.service.supervised_job import ObservedJob, has_savepoint
+from statekit.service.supervisor import Supervisor
+from tests.support.submitted_jobs import MODULE, document, order, totals
+from tests.support.waiting import until
+
+
+@contextmanager
+def supervised(home: Path) -> Iterator[Supervisor]:
+    registry = JobRegistry.at(home / "registry")
+    with Supervisor(registry, home / "work", [MODULE]) as running:
+        running.start()
+        yield running
+
+
+def submit(supervisor: Supervisor, home: Path, **options: object) -> None:
+    run = RunChoice.model_validate({"checkpoint": str(home / "state"), **options})
+    supervisor.registry.submit("shop", document(home), run)
+    supervisor.look()
+
+
+def change(supervisor: Supervisor, change: object) -> None:
+    assert callable(change)
+    supervisor.registry.change("shop", change)
+    supervisor.look()
+
+
+def shop(supervisor: Supervisor) -> ObservedJob:
+    return supervisor.observed().get("shop") or ObservedJob(status="starting")
+
+
+def test_a_job_runs_stops_goes_on_and_its_process_is_replaced(tmp_path: Path) -> None:
+    with supervised(tmp_path) as running:
+        submit(running, tmp_path)
+        order(tmp_path, "a", ("ada", 5))
+        until(lambda: totals(tmp_path) == [("ada", 5)])
+        until(lambda: shop(running).progress is not None)
+        first = shop(running)
+        assert first.progress is not None
+        assert (first.status, first.progress["epoch"], first.failures) == ("running", 0, 0)
+        change(running, SubmittedJob.stopped)
+        until(lambda: shop(running).status == "stopped")
+        order(tmp_path, "b", ("ada", 1))
+        change(running, SubmittedJob.started)
+        until(lambda: totals(tmp_path) == [("ada", 5), ("ada", 6)])
+        change(running, lambda job: job.rescaled(3))
+        order(tmp_path, "c", ("ada", 1))
+        until(lambda: totals(tmp_path) == [("ada", 5), ("ada", 6), ("ada", 7)])
+        repository = Repository(tmp_path / "state")
+        last = repository.latest_epoch()
+        assert last is not None
+        assert repository.manifest(last).parallelism == 3
+    assert running.registry.job("shop").desired == "running"
+
+
+def test_a_killed_process_is_started_again_and_a_useless_start_is_not(tmp_path: Path) -> None:
+    with supervised(tmp_path) as running:
+        submit(running, tmp_path)
+        order(tmp_path, "a", ("ada", 5))
+        until(lambda: shop(running).status == "running")
+        killed = shop(running).process
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        order(tmp_path, "b", ("bob", 1))
+        until(lambda: totals(tmp_path) == [("ada", 5), ("bob", 1)])
+        until(lambda: shop(running).status == "running")
+        assert (shop(running).failures, shop(running).last_failure) == (1, "ended by SIGKILL")
+        change(running, lambda job: job.rescaled(20_000))
+        until(lambda: shop(running).status == "failed")
+        reason = shop(running).last_failure
+        assert reason is not None
+        assert "RescaleError" in reason
+        assert running.registry.job("shop").has_ended
+        change(running, lambda job: job.rescaled(1))
+        until(lambda: shop(running).status == "running")
+
+
+def test_a_job_goes_back_to_an_epoch_and_writes_a_savepoint(tmp_path: Path) -> None:
+    with supervised(tmp_path) as running:
+        submit(running, tmp_path)
+        for number, name in enumerate("abc"):
+            order(tmp_path, name, ("ada", 1))
+            until(lambda: len(totals(tmp_path)) == number + 1)  # noqa: B023
+        saved = PendingOperation(kind="savepoint", id=unique_id(), savepoint="first")
+        change(running, lambda job: job.operated(saved))
+        until(lambda: running.registry.job("shop").done is not None)
+        assert has_savepoint(str(tmp_path / "state"), "first")
+        back = PendingOperation(kind="rollback", id=unique_id(), epoch=0)
+        change(running, lambda job: job.operated(back))
+        until(lambda: running.registry.job("shop").operation is None)
+        done = running.registry.job("shop").done
+        assert done is not None
+        assert (done.operation, done.error) == (back, None)
+        # The two files after that epoch are read again.
+        until(lambda: totals(tmp_path) == [("ada", 1), ("ada", 2), ("ada", 3)])
+        wrong = PendingOperation(kind="rollback", id=unique_id(), epoch=99)
+        change(running, lambda job: job.operated(wrong))
+        until(lambda: running.registry.job("shop").operation is None)
+        done = running.registry.job("shop").done
+        assert done is not None
+        assert done.error is not None
+        assert "99" in done.error
+        assert "RestoreError" in done.error
+        assert last_lines(tmp_path / "work" / "shop", 1000)
+
+
+def test_a_job_that_reads_its_input_once_ends_and_a_failing_one_is_given_up(tmp_path: Path) -> None:
+    with supervised(tmp_path) as running:
+        document(tmp_path)
+        order(tmp_path, "a", ("ada", 5))
+        submit(running, tmp_path, follow=False, restart="1 in 1 minute")
+        until(lambda: shop(running).status == "ended")
+        order(tmp_path, "b", ("unlucky", 5))
+        change(running, SubmittedJob.started)
+        until(lambda: shop(running).status == "failed")
+        assert shop(running).failures == 2
+        assert "an unlucky order" in (shop(running).last_failure or "")
+        assert totals(tmp_path) == [("ada", 5)]

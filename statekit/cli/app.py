@@ -25,8 +25,16 @@ from statekit.cli.rescale import rescale
 from statekit.cli.rollback import rollback
 from statekit.cli.run import run_job
 from statekit.cli.savepoint import savepoint
-from statekit.cli.serve import serve_checkpoints
+from statekit.cli.serve import serve_checkpoints, serve_jobs
 from statekit.cli.sql import sql
+from statekit.cli.submitted import (
+    list_jobs,
+    print_log,
+    restart_job,
+    start_job,
+    stop_job,
+    submit_job,
+)
 from statekit.cli.tables import print_error
 from statekit.cli.token import token
 from statekit.cli.transform import transform_checkpoint
@@ -86,6 +94,20 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "serve ./checkpoint",
         "serve bank=s3://state/bank --host 0.0.0.0 --tokens tokens.json",
     ),
+    serve_jobs: (
+        "server ./jobs --allow shop --checkpoints-below /data/state --data-below /data",
+        "server s3://state/jobs --work /var/lib/statekit --tokens tokens.json --allow shop "
+        "--checkpoints-below s3://state --host 0.0.0.0",
+    ),
+    submit_job: (
+        "submit http://127.0.0.1:8321 shop:job",
+        "submit http://127.0.0.1:8321 shop.json --name shop --replace",
+    ),
+    list_jobs: ("jobs http://127.0.0.1:8321",),
+    start_job: ("start http://127.0.0.1:8321 shop",),
+    stop_job: ("stop http://127.0.0.1:8321 shop",),
+    restart_job: ("restart http://127.0.0.1:8321 shop",),
+    print_log: ("logs http://127.0.0.1:8321 shop --lines 50",),
     token: (
         "token reports --read shop --read bank/balances",
         "token reports --remove --tokens tokens.json",

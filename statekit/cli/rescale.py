@@ -10,6 +10,7 @@ import typer
 from statekit.checkpoint.offline import last_epoch
 from statekit.checkpoint.repository import Repository
 from statekit.cli.arguments import Checkpoint
+from statekit.cli.submitted import changed_at_server
 from statekit.cli.tables import (
     out,
     print_shards,
@@ -72,6 +73,9 @@ def rescale(
     A start with another parallelism does the same. Use this command to see a plan, to have the
     state verified, or to change the number of key groups.
     """
+    others = {"plan": plan, "fast": fast, "key_groups": key_groups, "app": application}
+    if changed_at_server(checkpoint, lambda client, job: client.rescale_job(job, to), **others):
+        return
     if fast and not plan:
         raise typer.BadParameter("--fast needs --plan: a rescale always verifies")
     job = None if application is None else load_job(application)

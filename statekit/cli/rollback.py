@@ -13,6 +13,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import Rollback
 from statekit.checkpoint.rollback import plan as plan_of_rollback
 from statekit.cli.arguments import Checkpoint, DryRun
+from statekit.cli.submitted import changed_at_server
 from statekit.cli.tables import out, print_table, say
 from statekit.timestamp import instant
 
@@ -46,6 +47,11 @@ def rollback(
 
     Does not ask for confirmation. After a kill, run it again or start the job.
     """
+    at_server = changed_at_server(
+        checkpoint, lambda client, name: client.roll_back_job(name, to), dry_run=dry_run
+    )
+    if at_server:
+        return
     plan = plan_of_rollback(Repository(checkpoint, create=False), to)
     print_rollback(plan)
     if dry_run:

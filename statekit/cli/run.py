@@ -19,7 +19,7 @@ from statekit.codec.json_form import instant_text
 from statekit.documents.settings import with_settings
 from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
-from statekit.job.loader import load_job
+from statekit.job.loader import check_runs_alone, load_job
 from statekit.job.options import StartOptions
 from statekit.job.progress import Progress
 from statekit.job.restarts import is_mended_by_restart
@@ -116,7 +116,7 @@ def run_job(
     stop = Event()
     try:
         declared = declared_job(job, set_ or (), module)
-        _check_has_targets(declared)
+        check_runs_alone(declared)
         with stopped_by_signals(stop), _reported(stop) as on_epoch:
             if ends_with_input:
                 stop_with_input(stop, ENDS_WITHIN_S)
@@ -148,27 +148,22 @@ def declared_job(text: str, settings: Sequence[str], modules: Sequence[str] | No
     if not text.endswith(".json"):
         job = load_job(text)
         return job if not settings else Job.from_json(with_settings(job.to_json(), settings))
-    try:
-        document = Path(text).read_text()
-    except (OSError, UnicodeError) as error:
-        raise StateTypeError(f"the document {text} cannot be read: {error}") from error
+    document = read_text(text)
     if settings:
         document = with_settings(document, settings)
     return Job.from_json(document, modules=modules)
 
 
-def _check_has_targets(job: Job) -> None:
-    if missing := [sink.name for sink in job.sinks if sink.target is None]:
-        raise StateTypeError(
-            f"sink {missing[0]!r} has no target, and a command has no other place for its records: "
-            'give it one in the job, as in .sink("totals", sk.sinks.console())'
-        )
-    without = [each.name for each in job.sources if each.source is None and not each.errors_of]
-    if without:
-        raise StateTypeError(
-            f"source {without[0]!r} does not say where its records come from: give it a source in "
-            f'the job, as in job.source("{without[0]}", …, sk.sources.json_lines(path))'
-        )
+def read_text(path: str) -> str:
+    """Return the text of a document.
+
+    Raises:
+        StateTypeError: it cannot be read.
+    """
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeError) as error:
+        raise StateTypeError(f"the document {path} cannot be read: {error}") from error
 
 
 def _run_here(

@@ -10,6 +10,7 @@ from rich.text import Text
 from statekit.checkpoint.job_file import TIMERS
 from statekit.checkpoint.repository import Repository
 from statekit.cli.arguments import Checkpoint
+from statekit.cli.submitted import changed_at_server
 from statekit.cli.tables import out, print_json, print_table, progress_bar, say
 from statekit.maintenance.savepoint.format import Savepoint, SavepointFile
 from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
@@ -28,6 +29,10 @@ def savepoint(
 
     The job may run meanwhile. Nothing ever deletes a savepoint.
     """
+    if changed_at_server(
+        checkpoint, lambda client, job: client.save_job(job, name), epoch=epoch is not None
+    ):
+        return
     repository = Repository(checkpoint, create=False)
     with progress_bar("rows") as progress:
         savepoint_file = write_savepoint(repository, name, epoch=epoch, progress=progress)

@@ -1,4 +1,4 @@
-"""`statekit serve`: serve committed state over HTTP."""
+"""`statekit serve` and `statekit server`: serve committed state, and run jobs, over HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from statekit.cli.tables import say
 from statekit.optional_packages import check_installed
-from statekit.server.admission.options import ServerOptions
+from statekit.server.admission.options import JobServerOptions, ServerOptions
 
 
 def serve_checkpoints(
@@ -35,6 +35,26 @@ def serve_checkpoints(
     serve(named_checkpoints(checkpoints), ServerOptions(**given), say)
 
 
+def serve_jobs(
+    registry: Annotated[
+        str, typer.Argument(help="Directory or URL in which the submitted jobs are kept.")
+    ],
+    **given: Any,
+) -> None:
+    """Run submitted jobs, each in a process of its own, and show them over HTTP.
+
+    Jobs run again when the server is started again. Several servers may have one registry: one of
+    them runs the jobs. Needs the extra `server` (pip install 'statekit\\[server]').
+    """
+    for package in ("starlette", "uvicorn"):
+        check_installed("server", package, "server")
+    from statekit.server.serve import job_service, named_checkpoints, serve
+
+    options = JobServerOptions(**given)
+    service = job_service(registry, options)
+    serve(named_checkpoints(options.serve), options, say, service)
+
+
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     """Return the parameter of the command for an option of the server."""
     bounds = {bound: getattr(own, bound) for own in field.metadata for bound in own.__slots__}
@@ -52,11 +72,16 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     )
 
 
-# Typer reads the options of a command from its signature.
-_OPTIONS = [
-    _parameter(name, field)
-    for name, field in ServerOptions.model_fields.items()
-    if field.description is not None
-]
-_CHECKPOINTS = inspect.signature(serve_checkpoints, eval_str=True).parameters["checkpoints"]
-serve_checkpoints.__signature__ = inspect.Signature([_CHECKPOINTS, *_OPTIONS])  # type: ignore[attr-defined]
+def _declare_options(command: Any, options: type[ServerOptions]) -> None:
+    """Give a command the options of a server. Typer reads them from its signature."""
+    first, *_ = inspect.signature(command, eval_str=True).parameters.values()
+    found = [
+        _parameter(name, field)
+        for name, field in options.model_fields.items()
+        if field.description is not None
+    ]
+    command.__signature__ = inspect.Signature([first, *found])
+
+
+_declare_options(serve_checkpoints, ServerOptions)
+_declare_options(serve_jobs, JobServerOptions)

@@ -21,6 +21,14 @@ def token(
             show_default=False,
         ),
     ] = None,
+    manage: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A job that it may submit, start, stop and change with `statekit server`, or '*'; "
+            "repeat it.",
+            show_default=False,
+        ),
+    ] = None,
     tokens: Annotated[Path, typer.Option(help="The file of tokens.")] = Path("tokens.json"),
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace the token of that name.")
@@ -37,11 +45,11 @@ def token(
     from statekit.server.admission.token_file import add_token, remove_token
 
     if remove:
-        if read or replace:
-            raise typer.BadParameter("--remove goes without --read and --replace")
+        if read or manage or replace:
+            raise typer.BadParameter("--remove goes without --read, --manage and --replace")
         remove_token(tokens, name)
         say(f"removed the token {name} from {tokens}")
         return
-    if not read:
+    if not (read or manage):
         raise typer.BadParameter("say what it may read: --read JOB, or --read '*'")
-    print(add_token(tokens, name, read, replace=replace))
+    print(add_token(tokens, name, read or (), manage or (), replace=replace))

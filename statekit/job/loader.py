@@ -89,3 +89,22 @@ def load_module(text: str, name: str) -> object:
             f"{text!r}: the module {name} cannot be imported from {here} "
             f"({shown_error(error)}): correct it, or go to the directory that has it"
         ) from error
+
+
+def check_runs_alone(job: Job) -> None:
+    """Check that every source and sink of a job has its place in the job.
+
+    Raises:
+        StateTypeError: one of them has none.
+    """
+    if missing := [sink.name for sink in job.sinks if sink.target is None]:
+        raise StateTypeError(
+            f"sink {missing[0]!r} has no target, and a command has no other place for its records: "
+            'give it one in the job, as in .sink("totals", sk.sinks.console())'
+        )
+    without = [each.name for each in job.sources if each.source is None and not each.errors_of]
+    if without:
+        raise StateTypeError(
+            f"source {without[0]!r} does not say where its records come from: give it a source in "
+            f'the job, as in job.source("{without[0]}", …, sk.sources.json_lines(path))'
+        )

@@ -1,4 +1,5 @@
-"""Clients of `statekit serve`: the reads of a replica, over HTTP.
+"""Clients of `statekit serve` and `statekit server`: the reads of a replica, and the changes of
+submitted jobs, over HTTP.
 
 `_Exchanges` builds the requests and decodes the answers. `Client` and `AsyncClient` send the
 requests, and try again while the server is busy, starts or cannot be reached.
@@ -32,7 +33,7 @@ import msgspec
 
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.state_kinds import RowShape
-from statekit.clock import sleep_s
+from statekit.clock import sleep_s, unique_id
 from statekit.closing import Closing
 from statekit.codec.json_form import json_form
 from statekit.errors import (
@@ -44,6 +45,7 @@ from statekit.errors import (
 )
 from statekit.foreign import foreign_hint
 from statekit.functions.process import Process
+from statekit.job.job import Job
 from statekit.number_faults import int_fault
 from statekit.query.plain_requests import HttpAnswer, PlainRequests, is_plain
 from statekit.query.replica.replica import Answer
@@ -58,6 +60,7 @@ P = ParamSpec("P")
 
 _BUSY = frozenset({429, 502, 503, 504})
 _ABSENT = 404
+_SUBMITTED = "/submitted"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 """Status codes of a proxy that has moved, or that accepts only TLS."""
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
@@ -127,6 +130,31 @@ class WatchChoice(TypedDict, total=False):
     prefix: Any
     rows: bool
     after: str | None
+
+
+class SubmitChoice(TypedDict, total=False):
+    """How a submitted job is run.
+
+    Parameters:
+        checkpoint: a directory or URL, or a path below the first one that the server allows; by
+            default it has the name of the job.
+        settings: other arguments of sources and sinks, as "source.orders.path=/data/orders".
+        replace: continue a job of that name with this document.
+        spark: the master of Spark, which the server has to allow.
+        parallelism: shards per operator.
+        follow: whether streams are read until the job is stopped; True by default.
+        restart: how often it is started again after failures: "10 in 10 minutes" by default.
+        trigger: the shortest time between epochs, as "10 seconds".
+    """
+
+    checkpoint: str
+    settings: list[str]
+    replace: bool
+    spark: str
+    parallelism: int
+    follow: bool
+    restart: str
+    trigger: str
 
 
 class WatchEvent(NamedTuple):
@@ -213,6 +241,123 @@ class _Exchanges:
         """
         found: list[dict[str, Any]] = (yield from self._sent("GET", "/jobs", {})).json()
         return found
+
+    # ------------------------------------------------------------------------- submitted jobs
+
+    def submitted_jobs(self) -> Exchange[list[dict[str, Any]]]:
+        """Return the submitted jobs that the token may manage, with what each does.
+
+        Raises:
+            QueryError: the server runs no jobs, or refuses.
+            StorageError: it cannot be reached.
+        """
+        found: list[dict[str, Any]] = (yield from self._sent("GET", _SUBMITTED, {})).json()
+        return found
+
+    def submit(
+        self, document: Job | str, name: str | None = None, **choice: Unpack[SubmitChoice]
+    ) -> Exchange[dict[str, Any]]:
+        """Submit a job to `statekit server`, and return its description.
+
+        The same submission is made once. A job of that name with another document is only changed
+        with `replace=True`.
+
+        Parameters:
+            document: a job, or its document.
+            name: of the job at the server; None for the name in the document.
+            choice: how it is run: see `SubmitChoice`.
+
+        Raises:
+            StateTypeError: the document or an option is not valid or not allowed at the server.
+            QueryError: the token may not submit it, or the server runs no jobs.
+            StorageError: the server cannot be reached.
+        """
+        text = document if isinstance(document, str) else document.to_json()
+        try:
+            form = json.loads(text)
+            known_as = form["name"] if name is None else name
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise StateTypeError(f"the document of the job cannot be read: {error}") from error
+        asked = {"name": known_as, "document": form, **choice}
+        return (yield from self._asked(_SUBMITTED, asked))
+
+    def submitted_job(self, name: str) -> Exchange[dict[str, Any]]:
+        """Return what a submitted job does.
+
+        Raises:
+            QueryError: there is no such job, or the token may not manage it.
+            StorageError: the server cannot be reached.
+        """
+        found: dict[str, Any] = (yield from self._sent("GET", _submitted(name), {})).json()
+        return found
+
+    def start_job(self, name: str) -> Exchange[dict[str, Any]]:
+        """Let a submitted job run, and return its description. The errors are those of
+        `submitted_job`.
+        """
+        return (yield from self._asked(_submitted(name, "start"), None))
+
+    def stop_job(self, name: str) -> Exchange[dict[str, Any]]:
+        """Stop a submitted job after its epoch, and return its description. The errors are those of
+        `submitted_job`.
+        """
+        return (yield from self._asked(_submitted(name, "stop"), None))
+
+    def restart_job(self, name: str) -> Exchange[dict[str, Any]]:
+        """Let a submitted job run in a new process, and return its description. The errors are
+        those of `submitted_job`.
+        """
+        return (yield from self._asked(_submitted(name, "restart"), None))
+
+    def rescale_job(self, name: str, parallelism: int) -> Exchange[dict[str, Any]]:
+        """Give a submitted job another parallelism, and return its description.
+
+        Raises:
+            StateTypeError: there is no such parallelism.
+            QueryError, StorageError: as for `submitted_job`.
+        """
+        asked = {"parallelism": parallelism}
+        return (yield from self._asked(_submitted(name, "rescale"), asked))
+
+    def roll_back_job(self, name: str, epoch: int) -> Exchange[dict[str, Any]]:
+        """Continue a submitted job from an earlier epoch, and return its description. `done` has
+        the result, once the server has rolled it back.
+
+        Raises:
+            StateTypeError: another operation of the job is not done yet.
+            QueryError, StorageError: as for `submitted_job`.
+        """
+        asked = {"epoch": epoch, "id": unique_id()}
+        return (yield from self._asked(_submitted(name, "rollback"), asked))
+
+    def save_job(self, name: str, savepoint: str) -> Exchange[dict[str, Any]]:
+        """Write a savepoint of a submitted job, and return its description. `done` has the result,
+        once it is written.
+
+        Raises:
+            StateTypeError: the name is not valid, or another operation is not done yet.
+            QueryError, StorageError: as for `submitted_job`.
+        """
+        asked = {"name": savepoint, "id": unique_id()}
+        return (yield from self._asked(_submitted(name, "savepoint"), asked))
+
+    def job_log(self, name: str, lines: int = 200) -> Exchange[list[str]]:
+        """Return the last lines that a submitted job has printed on the machine of the server.
+
+        Raises:
+            StateTypeError: the number of lines is not from 1 to 10,000.
+            QueryError, StorageError: as for `submitted_job`.
+        """
+        sent = yield from self._sent("GET", _submitted(name, "log"), {"lines": lines})
+        return sent.content.decode(errors="replace").splitlines()
+
+    def _asked(self, path: str, body: dict[str, Any] | None) -> Exchange[dict[str, Any]]:
+        """Ask for a change, and return the description of the job."""
+        content = b"" if body is None else msgspec.json.encode(body)
+        found: dict[str, Any] = (yield from self._sent("POST", path, {}, content)).json()
+        return found
+
+    # -------------------------------------------------------------------------------- states
 
     def get(
         self, job: str, operator: str, state: str, key: Any, **epoch: Unpack[EpochChoice]
@@ -414,6 +559,11 @@ class _Exchanges:
                     return _checked(answer)
             yield _pause_s(attempt, answer)
         raise AssertionError("the loop ends with an answer or an error")
+
+
+def _submitted(name: str, action: str = "") -> str:
+    path = f"{_SUBMITTED}/{quote(name, safe='')}"
+    return f"{path}/{action}" if action else path
 
 
 def _decoded(rows: StateRows, stored: list[Any]) -> list[Any]:
@@ -768,6 +918,16 @@ class Client(_Client, Closing):
             self._plain = PlainRequests(base, options["headers"], options["timeout"])
 
     jobs = _blocking(_Exchanges.jobs)
+    submitted_jobs = _blocking(_Exchanges.submitted_jobs)
+    submit = _blocking(_Exchanges.submit)
+    submitted_job = _blocking(_Exchanges.submitted_job)
+    start_job = _blocking(_Exchanges.start_job)
+    stop_job = _blocking(_Exchanges.stop_job)
+    restart_job = _blocking(_Exchanges.restart_job)
+    rescale_job = _blocking(_Exchanges.rescale_job)
+    roll_back_job = _blocking(_Exchanges.roll_back_job)
+    save_job = _blocking(_Exchanges.save_job)
+    job_log = _blocking(_Exchanges.job_log)
     get = _blocking(_Exchanges.get)
     get_text = _blocking(_Exchanges.get_text)
     get_many = _blocking(_Exchanges.get_many)
@@ -922,6 +1082,16 @@ class AsyncClient(_Client):
         self._http = httpx.AsyncClient(**options)
 
     jobs = _awaited(_Exchanges.jobs)
+    submitted_jobs = _awaited(_Exchanges.submitted_jobs)
+    submit = _awaited(_Exchanges.submit)
+    submitted_job = _awaited(_Exchanges.submitted_job)
+    start_job = _awaited(_Exchanges.start_job)
+    stop_job = _awaited(_Exchanges.stop_job)
+    restart_job = _awaited(_Exchanges.restart_job)
+    rescale_job = _awaited(_Exchanges.rescale_job)
+    roll_back_job = _awaited(_Exchanges.roll_back_job)
+    save_job = _awaited(_Exchanges.save_job)
+    job_log = _awaited(_Exchanges.job_log)
     get = _awaited(_Exchanges.get)
     get_text = _awaited(_Exchanges.get_text)
     get_many = _awaited(_Exchanges.get_many)

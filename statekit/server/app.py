@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -31,10 +32,11 @@ from statekit.server.jobs.served_job import ServedJob
 from statekit.server.jobs.sql_queries import Queries
 from statekit.server.jobs.tables import Tables
 from statekit.server.observed import MeasuredApp
-from statekit.server.routes import assets, job_routes, server_routes, state_routes
+from statekit.server.routes import assets, job_routes, server_routes, state_routes, submitted_routes
 from statekit.server.routes.call import Served
 from statekit.server.routes.documents import documents_of
 from statekit.server.routes.route_table import PATH_NAME, RoutedApp, RouteTable
+from statekit.service.job_service import JobService
 
 _CONDITIONS = (
     *("If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since"),
@@ -50,7 +52,10 @@ _EXPOSED = (
 _RANKING_BYTES = 2 * 2**30
 """Memory limit of the process of a ranking."""
 
-ROUTES = RouteTable(assets.routes, state_routes.routes, server_routes.routes, job_routes.routes)
+ROUTES = RouteTable(
+    *(assets.routes, submitted_routes.routes, state_routes.routes),
+    *(server_routes.routes, job_routes.routes),
+)
 
 RESERVED = {"docs", "openapi.json"} | {
     route.parts[0] for route in ROUTES.routes if not PATH_NAME.match(route.parts[0])
@@ -69,6 +74,7 @@ class Application:
         options: of the server.
         disk: of the server.
         proxies: networks of the proxies whose `X-Forwarded-For` is trusted.
+        service: runs submitted jobs; None to run none.
     """
 
     def __init__(
@@ -79,6 +85,7 @@ class Application:
         options: ServerOptions,
         disk: Disk,
         proxies: Sequence[Network] = (),
+        service: JobService | None = None,
     ) -> None:
         admission, self._forks = Admission(options), ForkServer(NICENESS)
         metrics = Metrics(jobs, admission, disk)
@@ -95,6 +102,7 @@ class Application:
             admission=admission,
             places=_places(jobs, disk),
             disk=disk,
+            service=service,
         )
         table = documents_of(ROUTES, served)
         answers = Pages(RoutedApp(table, served), served)
@@ -119,8 +127,13 @@ class Application:
     async def _life(self, _: object) -> AsyncIterator[None]:
         for job in self._served.jobs.values():
             job.start()
+        service = self._served.service
+        if service is not None:
+            service.supervisor.start()
         yield
         self.end_streams()
+        if service is not None:
+            await run_in_threadpool(service.close)
         await self._served.admission.close()
         self._forks.close()
         for job in self._served.jobs.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from statekit.byte_size import size_bytes
 from statekit.errors import StatekitError, StateTypeError, StorageError
 from statekit.server.admission.access import Access
 from statekit.server.admission.hosts import ANY_HOST
-from statekit.server.admission.options import ServerOptions
+from statekit.server.admission.options import JobServerOptions, ServerOptions
 from statekit.server.admission.proxies import trusted_networks
 from statekit.server.app import RESERVED, Application
 from statekit.server.descriptors import exhausted, is_exhausted, raised_limit, sharing
@@ -24,6 +25,8 @@ from statekit.server.jobs.priority import prefer_single_reads
 from statekit.server.jobs.served_job import ServedJob
 from statekit.server.logs import escape_logs, write_logs
 from statekit.server.protocol import ProblemProtocol
+from statekit.service.job_service import JobService
+from statekit.service.submission_limits import SubmissionLimits
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
 
@@ -64,13 +67,17 @@ def named_checkpoints(given: Iterable[str]) -> dict[str, str]:
 
 
 def serve(
-    checkpoints: Mapping[str, str], options: ServerOptions, report: Callable[[str], None]
+    checkpoints: Mapping[str, str],
+    options: ServerOptions,
+    report: Callable[[str], None],
+    service: JobService | None = None,
 ) -> None:
-    """Serve checkpoints until the process gets SIGTERM or SIGINT.
+    """Serve checkpoints, and run jobs, until the process gets SIGTERM or SIGINT.
 
     Parameters:
         checkpoints: directories or URLs, by alias.
         report: called with a line that has the address, once clients can connect.
+        service: runs submitted jobs; None to run none.
 
     Raises:
         StateTypeError: an alias or an option is not valid.
@@ -79,10 +86,11 @@ def serve(
     """
     write_logs(access=options.access_log)
     with bound_socket(options.host, options.port) as listening:
-        config = uvicorn_config(checkpoints, options)
+        config = uvicorn_config(checkpoints, options, service)
         port = listening.getsockname()[1]
         host = f"[{options.host}]" if ":" in options.host else options.host
-        report(f"serving {', '.join(checkpoints)} on http://{host}:{port}")
+        what = ", ".join([*checkpoints, *([] if service is None else ["submitted jobs"])])
+        report(f"serving {what} on http://{host}:{port}")
         StateServer(config).run([listening])
 
 
@@ -122,10 +130,42 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return listening
 
 
-def uvicorn_config(checkpoints: Mapping[str, str], options: ServerOptions) -> uvicorn.Config:
+def job_service(registry: str, options: JobServerOptions) -> JobService:
+    """Return the service that runs submitted jobs.
+
+    Parameters:
+        registry: the directory or URL of the submitted jobs.
+
+    Raises:
+        StateTypeError: an option is missing or not valid.
+        StorageError: the registry cannot be reached.
+    """
+    if not options.allow:
+        raise StateTypeError("no document could be run: name the modules with --allow")
+    if not options.checkpoints_below:
+        raise StateTypeError("no job could have a checkpoint: give --checkpoints-below DIRECTORY")
+    limits = SubmissionLimits(
+        modules=options.allow,
+        checkpoints_below=[_absolute(place) for place in options.checkpoints_below],
+        data_below=[_absolute(place) for place in options.data_below],
+        secrets=options.secret,
+        spark=options.spark,
+    )
+    return JobService.at(_absolute(registry), options.work, limits)
+
+
+def _absolute(place: str) -> str:
+    return place if "://" in place else os.path.abspath(place)
+
+
+def uvicorn_config(
+    checkpoints: Mapping[str, str], options: ServerOptions, service: JobService | None = None
+) -> uvicorn.Config:
     """Open the replicas, and return the uvicorn configuration of the server. Faults of checkpoints
     are raised here, before the server starts.
     """
+    if not checkpoints and service is None:
+        raise StateTypeError("there is no checkpoint to serve: name at least one")
     _check(checkpoints, options)
     proxies = trusted_networks(options.trusted_proxy)
     escape_logs()
@@ -134,7 +174,7 @@ def uvicorn_config(checkpoints: Mapping[str, str], options: ServerOptions) -> uv
     jobs = _opened(checkpoints, options, disk)
     hosts = _hosts(options, is_open=access.is_open)
     return uvicorn.Config(
-        Application(jobs, access, hosts, options, disk, proxies),
+        Application(jobs, access, hosts, options, disk, proxies, service),
         headers=_HEADERS,
         http=ProblemProtocol,
         ws="none",
@@ -160,7 +200,7 @@ def _opened(
         rocksdb = RocksOptions()
         if options.memory is not None:
             rocksdb = rocks_options(size_bytes(options.memory, "--memory"))
-        rocksdb = sharing(rocksdb, raised_limit(), len(checkpoints))
+        rocksdb = sharing(rocksdb, raised_limit(), max(1, len(checkpoints)))
         for alias, checkpoint in checkpoints.items():
             directory = None if options.directory is None else options.directory / alias
             try:
@@ -204,8 +244,6 @@ def rocks_options(memory_bytes: int) -> RocksOptions:
 
 
 def _check(checkpoints: Mapping[str, str], options: ServerOptions) -> None:
-    if not checkpoints:
-        raise StateTypeError("there is no checkpoint to serve: name at least one")
     for alias in checkpoints:
         if not _ALIAS.match(alias) or alias in RESERVED:
             raise StateTypeError(

@@ -163,11 +163,14 @@ class SubmittedJob(Sealed):
         return self.model_copy(update={"document": document, "run": same}).restarted()
 
     def operated(self, operation: PendingOperation) -> SubmittedJob:
-        """Return the record with an operation to do.
+        """Return the record with an operation to do, unless it is known already.
 
         Raises:
             StateTypeError: another operation is not done yet.
         """
+        done = None if self.done is None else self.done.operation
+        if operation.id in {own.id for own in (self.operation, done) if own is not None}:
+            return self
         if self.operation is not None:
             raise StateTypeError(
                 f"the {self.operation.kind} of job {self.name} is not done yet: wait until it is"

@@ -13,6 +13,7 @@ import httpx
 import statekit as sk
 from statekit.server.admission.options import ServerOptions
 from statekit.server.serve import StateServer, bound_socket, uvicorn_config
+from statekit.service.job_service import JobService
 
 
 class Sale(NamedTuple):
@@ -56,10 +57,16 @@ def sell(home: Path, records: list[Sale], epoch_size: int = 1, **options: Any) -
 
 @contextmanager
 def server(checkpoints: Mapping[str, Any], **options: Any) -> Iterator[str]:
-    """Serve checkpoints on a free port, and yield the address of the server."""
+    """Serve checkpoints on a free port, and yield the address of the server.
+
+    Parameters:
+        options: of the server; also `service`, which runs submitted jobs.
+    """
+    service: JobService | None = options.pop("service", None)
     chosen = ServerOptions(**{"port": 0} | options)
     with bound_socket(chosen.host, chosen.port) as listening:
-        config = uvicorn_config({name: str(of) for name, of in checkpoints.items()}, chosen)
+        places = {name: str(of) for name, of in checkpoints.items()}
+        config = uvicorn_config(places, chosen, service)
         running = StateServer(config)
         thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
         thread.start()
@@ -69,7 +76,7 @@ def server(checkpoints: Mapping[str, Any], **options: Any) -> Iterator[str]:
             yield address
         finally:
             running.should_exit = True
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive(), "the server did not end"
 
 

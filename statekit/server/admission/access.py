@@ -5,7 +5,8 @@ A file of tokens is JSON. It has the digests of the tokens, and not the tokens t
     {"tokens": [{"name": "reports", "sha256": "…", "read": ["shop", "shop/orders/total"]}]}
 
 `sha256` is the digest of the token, in hex. `read` names jobs, operators and states: "*" is every
-job, "shop" all of a job, "shop/orders" an operator, "shop/orders/total" a state.
+job, "shop" all of a job, "shop/orders" an operator, "shop/orders/total" a state. `manage` names
+submitted jobs: "*" is every job.
 """
 
 from __future__ import annotations
@@ -21,13 +22,25 @@ from statekit.server.answers.problems import Problem
 
 
 class Token(BaseModel):
-    """A token, and the names of the jobs, operators and states that it may read."""
+    """A token, and the names of the jobs, operators and states that it may read, and of the
+    submitted jobs that it may submit, start, stop and change.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(min_length=1, max_length=200)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    read: tuple[str, ...]
+    read: tuple[str, ...] = ()
+    manage: tuple[str, ...] = ()
+
+    def may_manage(self, job: str) -> bool:
+        """Return whether the token may submit, start, stop and change a job.
+
+        >>> token = Token(name="deploy", sha256="0" * 64, manage=("shop",))
+        >>> token.may_manage("shop"), token.may_manage("bank"), token.may_read("shop")
+        (True, False, False)
+        """
+        return not {"*", job}.isdisjoint(self.manage)
 
     @property
     def may_read_all(self) -> bool:
@@ -59,7 +72,7 @@ class _TokenFile(BaseModel):
     tokens: tuple[Token, ...]
 
 
-EVERYTHING = Token(name="anyone", sha256="0" * 64, read=("*",))
+EVERYTHING = Token(name="anyone", sha256="0" * 64, read=("*",), manage=("*",))
 """The token of every request to a server without tokens."""
 
 

@@ -77,6 +77,7 @@ def queues_of(options: ServerOptions) -> Mapping[str, Queue]:
         "queries": Queue("queries wait", most=16, at_once=2),
         "rankings": Queue("rankings wait", most=16, of_token=2, at_once=1),
         "tables": Queue("files are being written", most=options.tables, at_once=2),
+        "submissions": Queue("submissions wait", most=100, at_once=2),
         "waits": Queue("requests wait for an epoch", options.waits, options.waits_of_token),
         "watchers": Queue("watch", most=options.watchers, retry_s=10),
     }

@@ -60,3 +60,37 @@ class ServerOptions(BaseModel, frozen=True, extra="forbid"):
     waits: int = 200
     waits_of_token: int = 100
     """Requests that watch a state, that wait for an epoch, and those of one token, at a time."""
+
+
+class JobServerOptions(ServerOptions, frozen=True, extra="forbid"):
+    """The options of a server that runs jobs: those of a server, and what documents may name."""
+
+    allow: list[str] = Field(
+        default_factory=list,
+        description="A package or module that documents may import; repeat it.",
+    )
+    checkpoints_below: list[str] = Field(
+        default_factory=list,
+        description="A directory or URL below which checkpoints are; repeat it.",
+    )
+    data_below: list[str] = Field(
+        default_factory=list,
+        description="A directory or URL below which files of sources and sinks are; repeat it.",
+    )
+    secret: list[str] = Field(
+        default_factory=list,
+        description="An environment variable, or a file or directory, with secrets that documents "
+        "may name; repeat it.",
+    )
+    spark: list[str] = Field(
+        default_factory=list,
+        description="A master of Spark that jobs may run on, as local[2]; repeat it.",
+    )
+    serve: list[str] = Field(
+        default_factory=list,
+        description="A checkpoint whose state is served, as [NAME=]CHECKPOINT; repeat it.",
+    )
+    work: Path | None = Field(
+        default=None,
+        description="A local directory for locks and logs of jobs; else in the registry.",
+    )

@@ -18,12 +18,15 @@ from statekit.server.admission.access import Token, digest_of, tokens_of
 _TOKEN_BYTES = 32
 
 
-def add_token(file: Path, name: str, read: Sequence[str], *, replace: bool = False) -> str:
+def add_token(
+    file: Path, name: str, read: Sequence[str], manage: Sequence[str] = (), *, replace: bool = False
+) -> str:
     """Add a new token to a file, and return the token. Create the file if it is absent.
 
     Parameters:
         name: of the token.
         read: its scopes: "*", jobs, operators and states.
+        manage: the submitted jobs that it may change, or "*".
         replace: replace a token of that name.
 
     Raises:
@@ -33,8 +36,11 @@ def add_token(file: Path, name: str, read: Sequence[str], *, replace: bool = Fal
     """
     for scope in read:
         _check_scope(scope)
+    for job in manage:
+        if job != "*" and (fault := name_fault(job)) is not None:
+            raise StateTypeError(f"{job!r} is no job that a token may manage: {fault} (--manage)")
     secret = secrets.token_urlsafe(_TOKEN_BYTES)
-    token = Token(name=name, sha256=digest_of(secret), read=tuple(read))
+    token = Token(name=name, sha256=digest_of(secret), read=tuple(read), manage=tuple(manage))
     with _changing(file) as path:
         tokens = tokens_of(path) if path.exists() else ()
         if any(own.name == name for own in tokens) and not replace:
@@ -94,7 +100,7 @@ def _changing(file: Path) -> Iterator[Path]:
 
 def _write(path: Path, tokens: Sequence[Token]) -> None:
     """Replace the file atomically. Only its owner may read it."""
-    data = {"tokens": [token.model_dump() for token in tokens]}
+    data = {"tokens": [token.model_dump(exclude_defaults=True) for token in tokens]}
     draft = path.with_name(f".{unique_id()}.draft")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -31,6 +31,7 @@ from statekit.server.jobs.sql_queries import Queries
 from statekit.server.jobs.tables import Tables
 from statekit.server.jobs.wanted import Wanted
 from statekit.server.jobs.watch import EVENT_STREAM
+from statekit.service.job_service import JobService
 
 MESSAGE_PACK = "application/vnd.msgpack"
 
@@ -52,6 +53,7 @@ class Served:
         admission: the queues of requests that wait or take long.
         places: the places that answers must not contain.
         disk: of the server.
+        service: runs submitted jobs; None on a server that runs none.
     """
 
     jobs: Mapping[str, ServedJob]
@@ -66,6 +68,7 @@ class Served:
     admission: Admission
     places: Places
     disk: Disk
+    service: JobService | None = None
 
     def token(self, scope: Scope) -> Token:
         """Return the token of a request, and count the request.

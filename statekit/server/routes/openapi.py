@@ -35,6 +35,7 @@ _NAMES = {
     "state": "The name of the state.",
     "key": "As text. Percent-encode it.",
     "format": "Of the file.",
+    "name": "The name of the submitted job.",
 }
 """Descriptions of the names in paths."""
 

@@ -73,8 +73,10 @@ def test_one_operation_at_a_time_and_each_ends_once() -> None:
     registry.submit("shop", "{}", RUN)
     back = PendingOperation(kind="rollback", id=unique_id(), epoch=3)
     registry.change("shop", lambda job: job.operated(back))
+    assert registry.change("shop", lambda job: job.operated(back)).version == 1
+    other = PendingOperation(kind="rollback", id=unique_id(), epoch=4)
     with pytest.raises(sk.StateTypeError, match="the rollback of job shop is not done yet"):
-        registry.change("shop", lambda job: job.operated(back))
+        registry.change("shop", lambda job: job.operated(other))
     done = DoneOperation(operation=back, error=None, at_us=0)
     for _ in range(2):
         found = registry.change("shop", lambda job: job.after(done))

@@ -1,0 +1,262 @@
+"""The service of jobs: what users ask of it, checked, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from statekit.checkpoint.sealed_json import faults_of
+from statekit.checkpoint.store_url import local_path
+from statekit.clock import now_us, unique_id
+from statekit.closing import Closing
+from statekit.codec.json_form import instant_text
+from statekit.documents.job_document import read_document
+from statekit.documents.settings import with_settings
+from statekit.errors import StateTypeError
+from statekit.names import name_fault
+from statekit.service.document_check import checked_document
+from statekit.service.job_log import last_lines
+from statekit.service.job_record import (
+    PendingOperation,
+    RunChoice,
+    SubmittedJob,
+    check_job_name,
+    check_run,
+)
+from statekit.service.registry import Change, JobRegistry
+from statekit.service.submission_limits import SubmissionLimits
+from statekit.service.supervised_job import ObservedJob
+from statekit.service.supervisor import Supervisor
+from statekit.timestamp import instant
+
+LOG_LINES_MAX = 10_000
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job that a user submits.
+
+    Parameters:
+        name: of the job in the service.
+        document: the job, as JSON.
+        checkpoint: a directory or URL, or a path below the first allowed place; None for one of
+            the name of the job.
+        settings: as for `with_settings`.
+        replace: continue a job of that name with this document.
+        options: of the run, as the fields of `RunChoice`.
+    """
+
+    name: str
+    document: str
+    checkpoint: str | None
+    settings: Sequence[str]
+    replace: bool
+    options: Mapping[str, Any]
+
+
+class JobService(Closing):
+    """Runs submitted jobs.
+
+    Parameters:
+        registry: the jobs.
+        supervisor: runs them while this server is the leader.
+        limits: what documents may name.
+    """
+
+    def __init__(
+        self, registry: JobRegistry, supervisor: Supervisor, limits: SubmissionLimits
+    ) -> None:
+        self.registry, self.supervisor, self.limits = registry, supervisor, limits
+
+    @classmethod
+    def at(cls, place: str, work: Path | None, limits: SubmissionLimits) -> Self:
+        """Return the service with its registry in a directory or at a URL.
+
+        Parameters:
+            work: a local directory for locks and logs; None for one in the registry.
+
+        Raises:
+            StateTypeError: the registry is in an object store, and there is no directory.
+            StorageError: the registry cannot be reached.
+        """
+        home = local_path(place)
+        if work is None and home is None:
+            raise StateTypeError(
+                f"{place} is in an object store: give --work, a local directory for the locks and "
+                "the logs of jobs. All servers of this machine with this registry have the same"
+            )
+        registry = JobRegistry.at(place)
+        directory = work or Path(home or "", "work")
+        supervisor = Supervisor(registry, directory.absolute(), limits.modules)
+        return cls(registry, supervisor, limits)
+
+    def close(self) -> None:
+        self.supervisor.close()
+
+    # -------------------------------------------------------------------------------- changes
+
+    def submit(self, asked: Submission) -> dict[str, Any]:
+        """Add a job, and return its description.
+
+        Raises:
+            StateTypeError: the document, the name, or an option is not valid or not allowed; or
+                the job exists in another form. Nothing was changed.
+            StorageError: the registry cannot be reached.
+        """
+        check_job_name(asked.name)
+        self.limits.check_master(asked.options.get("spark"))
+        run = self._run(asked)
+        self.limits.check(read_document(asked.document))
+        text = with_settings(asked.document, asked.settings)
+        self.limits.check(read_document(text))
+        text = checked_document(text, self.limits.modules)
+        self.limits.check(read_document(text))
+        if asked.replace and asked.name in self.registry.jobs():
+            return self._changed(asked.name, lambda job: job.replaced(text, run))
+        record = self.registry.submit(asked.name, text, run)
+        self.supervisor.look()
+        return self._described(record, None)
+
+    def _run(self, asked: Submission) -> RunChoice:
+        checkpoint = self.limits.checkpoint(asked.name, asked.checkpoint)
+        given = {name: of for name, of in asked.options.items() if of is not None}
+        try:
+            run = RunChoice.model_validate({**given, "checkpoint": checkpoint})
+        except ValidationError as error:
+            raise StateTypeError(f"{faults_of(error)}. Nothing was submitted") from error
+        check_run(run)
+        return run
+
+    def start(self, name: str) -> dict[str, Any]:
+        """Let a job run. One that runs already goes on."""
+        return self._changed(name, SubmittedJob.started)
+
+    def restart(self, name: str) -> dict[str, Any]:
+        """Let a job run in a new process."""
+        return self._changed(name, SubmittedJob.restarted)
+
+    def stop(self, name: str) -> dict[str, Any]:
+        """Stop a job after its epoch, until it is started."""
+        return self._changed(name, SubmittedJob.stopped)
+
+    def rescale(self, name: str, parallelism: int) -> dict[str, Any]:
+        """Give a job another parallelism. Its next start rescales the state: at once if it runs.
+
+        Raises:
+            StateTypeError: there is no such parallelism.
+        """
+        return self._changed(name, lambda job: job.rescaled(parallelism))
+
+    def roll_back(self, name: str, epoch: int, id_: str | None) -> dict[str, Any]:
+        """Continue a job from an earlier epoch.
+
+        Parameters:
+            id_: a unique id: a request that is sent twice is done once.
+        """
+        return self._operated(name, id_, kind="rollback", epoch=epoch)
+
+    def save(self, name: str, savepoint: str, id_: str | None) -> dict[str, Any]:
+        """Write a savepoint of a job, which may run meanwhile.
+
+        Parameters:
+            id_: as for `roll_back`.
+
+        Raises:
+            StateTypeError: the name is not valid.
+        """
+        if (fault := name_fault(savepoint)) is not None:
+            raise StateTypeError(f"savepoint={savepoint!r:.200}: {fault}. Nothing was written")
+        return self._operated(name, id_, kind="savepoint", savepoint=savepoint)
+
+    def _operated(self, name: str, id_: str | None, **given: Any) -> dict[str, Any]:
+        try:
+            operation = PendingOperation(id=id_ or unique_id(), **given)
+        except ValidationError as error:
+            raise StateTypeError(f"{faults_of(error)}. Nothing was changed") from error
+        return self._changed(name, lambda job: job.operated(operation))
+
+    def _changed(self, name: str, change: Change) -> dict[str, Any]:
+        record = self.registry.change(name, change)
+        self.supervisor.look()
+        return self._described(record, self.supervisor.observed().get(name))
+
+    # -------------------------------------------------------------------------------- answers
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """Return the descriptions of all jobs, by name."""
+        observed = self.supervisor.observed()
+        return {
+            name: self._described(record, observed.get(name))
+            for name, record in self.registry.jobs().items()
+        }
+
+    def job(self, name: str) -> dict[str, Any]:
+        """Return the description of a job.
+
+        Raises:
+            QueryError: there is no such job.
+        """
+        return self._described(self.registry.job(name), self.supervisor.observed().get(name))
+
+    def document(self, name: str) -> str:
+        """Return the document of a job.
+
+        Raises:
+            QueryError: there is no such job.
+        """
+        return self.registry.job(name).document
+
+    def log(self, name: str, lines: int) -> list[str]:
+        """Return the last lines that a job has printed on this machine.
+
+        Raises:
+            QueryError: there is no such job.
+        """
+        self.registry.job(name)
+        return last_lines(self.supervisor.directory_of(name), min(lines, LOG_LINES_MAX))
+
+    def _described(self, record: SubmittedJob, seen: ObservedJob | None) -> dict[str, Any]:
+        """Return what users are shown of a job."""
+        seen = seen or ObservedJob(status="stopped" if record.desired == "stopped" else "starting")
+        progress = seen.progress or {}
+        age_us = None if seen.progress_at_us is None else now_us() - seen.progress_at_us
+        return {
+            "name": record.name,
+            "status": _status(record, seen),
+            "desired": record.desired,
+            "process": seen.process,
+            **record.run.model_dump(),
+            "epoch": progress.get("epoch"),
+            "last_epoch_at": _at(seen.progress_at_us),
+            "last_epoch_age_s": None if age_us is None else max(0, age_us // 1_000_000),
+            "records_per_second": progress.get("records_per_second"),
+            "lag": progress.get("lag") or {},
+            "state_rows": progress.get("state_rows"),
+            "state_bytes": progress.get("state_bytes"),
+            "failures": seen.failures,
+            "last_failure": seen.last_failure,
+            "last_failure_at": _at(seen.last_failure_at_us),
+            "operation": record.operation and record.operation.kind,
+            "done": record.done
+            and {
+                "operation": record.done.operation.kind,
+                "id": record.done.operation.id,
+                "error": record.done.error,
+                "at": _at(record.done.at_us),
+            },
+        }
+
+
+def _status(record: SubmittedJob, seen: ObservedJob) -> str:
+    """Return the status of a job. The record may be newer than what the leader has seen."""
+    if seen.process is None and record.has_ended and record.end is not None:
+        return "failed" if record.end.failed else "ended"
+    return seen.status
+
+
+def _at(at_us: int | None) -> str | None:
+    return None if at_us is None else instant_text(instant(at_us))

@@ -1,0 +1,362 @@
+"""Jobs of a server over HTTP: what users do with them, who may, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+import statekit as sk
+from statekit.query.client import AsyncClient, Client
+from statekit.server.admission.options import JobServerOptions
+from statekit.server.admission.token_file import add_token
+from statekit.server.serve import job_service
+from tests.support.served import server
+from tests.support.submitted_jobs import MODULE, document, order, totals
+from tests.support.waiting import until
+
+
+class JobServer(NamedTuple):
+    """A server with the token of somebody who may manage all jobs."""
+
+    url: str
+    token: str
+    home: Path
+
+    def client(self) -> Client:
+        return Client(self.url, token=self.token, timeout="60 seconds")
+
+    def post(self, path: str, **sent: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.token}", **sent.pop("headers", {})}
+        return httpx.post(f"{self.url}{path}", headers=headers, **sent)
+
+    def submitted(self, **changed: Any) -> httpx.Response:
+        whole = {"name": "shop", "document": json.loads(document(self.home)), **changed}
+        return self.post("/submitted", json=whole)
+
+
+@contextmanager
+def job_server(home: Path, **others: Any) -> Iterator[JobServer]:
+    tokens = home / "tokens.json"
+    token = add_token(tokens, "deploy", [], ["*"], replace=True)
+    options = JobServerOptions(
+        allow=[MODULE],
+        checkpoints_below=[str(home / "state")],
+        data_below=[str(home)],
+        tokens=tokens,
+        **others,
+    )
+    service = job_service(str(home / "registry"), options)
+    with server({}, service=service, tokens=tokens) as url:
+        yield JobServer(url, token, home)
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
+    """A server that nothing was submitted to."""
+    with job_server(tmp_path_factory.mktemp("idle")) as running:
+        yield running
+
+
+def test_a_job_is_submitted_stopped_started_rescaled_rolled_back_and_saved(tmp_path: Path) -> None:
+    with job_server(tmp_path) as running, running.client() as client:
+        text = document(tmp_path)
+        assert client.submit(text, "shop")["desired"] == "running"
+        assert client.submit(text, "shop")["name"] == "shop"  # once
+        order(tmp_path, "a", ("ada", 1))
+        until(lambda: totals(tmp_path) == [("ada", 1)])
+        until(lambda: client.submitted_job("shop")["epoch"] == 0)
+        (found,) = client.submitted_jobs()
+        assert (found["status"], found["failures"], found["lag"]) == ("running", 0, {})
+        assert found["checkpoint"] == str(tmp_path / "state" / "shop")
+        assert found["last_epoch_age_s"] < 60
+        client.stop_job("shop")
+        until(lambda: client.submitted_job("shop")["status"] == "stopped")
+        order(tmp_path, "b", ("ada", 1))
+        client.rescale_job("shop", 2)
+        assert client.submitted_job("shop")["status"] == "stopped"
+        client.start_job("shop")
+        until(lambda: totals(tmp_path) == [("ada", 1), ("ada", 2)])
+        client.save_job("shop", "first")
+        until(lambda: client.submitted_job("shop")["done"] is not None)
+        assert client.submitted_job("shop")["done"]["error"] is None
+        client.roll_back_job("shop", 0)
+        until(lambda: client.submitted_job("shop")["done"]["operation"] == "rollback")
+        assert client.submitted_job("shop")["done"]["error"] is None
+        until(lambda: totals(tmp_path) == [("ada", 1), ("ada", 2)])
+        before = client.submitted_job("shop")
+        client.submit(text, "shop", replace=True, parallelism=3)
+        until(lambda: client.submitted_job("shop")["parallelism"] == 3)
+        assert before["parallelism"] == 2
+        assert any('"epoch": 0' in line for line in client.job_log("shop"))
+
+
+def test_the_client_of_an_event_loop_does_the_same(idle: JobServer) -> None:
+    async def ask() -> None:
+        async with AsyncClient(idle.url, token=idle.token) as client:
+            assert await client.submitted_jobs() == []
+            with pytest.raises(sk.QueryError, match="no job absent was submitted"):
+                await client.stop_job("absent")
+
+    asyncio.run(ask())
+
+
+# ------------------------------------------------------------------------------------- tokens
+
+
+def test_a_token_changes_the_jobs_that_it_may_manage_and_no_others(idle: JobServer) -> None:
+    tokens = idle.home / "tokens.json"
+    reader = add_token(tokens, "reader", ["*"], replace=True)
+    other = add_token(tokens, "other", [], ["bank"], replace=True)
+    paths = ["/submitted/shop", "/submitted/shop/log", "/submitted/shop/document"]
+    for secret in (reader, other):
+        headers = {"Authorization": f"Bearer {secret}"}
+        for path in paths:
+            assert httpx.get(idle.url + path, headers=headers).status_code == 403
+        for action in ("start", "stop", "restart"):
+            answer = httpx.post(f"{idle.url}/submitted/shop/{action}", headers=headers)
+            assert (answer.status_code, answer.json()["kind"]) == (403, "forbidden")
+        whole = {"name": "shop", "document": json.loads(document(idle.home))}
+        assert httpx.post(f"{idle.url}/submitted", json=whole, headers=headers).status_code == 403
+        assert httpx.get(f"{idle.url}/submitted", headers=headers).json() == []
+    assert httpx.get(f"{idle.url}/submitted").status_code == 401
+    assert httpx.post(f"{idle.url}/submitted/shop/stop").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}]
+)
+def test_a_page_of_another_site_changes_nothing(idle: JobServer, headers: dict[str, str]) -> None:
+    answer = idle.post("/submitted/shop/stop", headers=headers)
+    assert (answer.status_code, answer.json()["kind"]) == (403, "forbidden")
+    whole = {"name": "shop", "document": json.loads(document(idle.home))}
+    assert idle.post("/submitted", headers=headers, json=whole).status_code == 403
+
+
+def test_a_server_of_checkpoints_runs_no_jobs(tmp_path: Path) -> None:
+    document(tmp_path)
+    order(tmp_path, "a", ("ada", 1))
+    sk.Job.from_json(document(tmp_path)).run(checkpoint=str(tmp_path / "state"))
+    with server({"shop": tmp_path / "state"}) as url:
+        answer = httpx.get(f"{url}/submitted")
+        assert (answer.status_code, answer.json()["kind"]) == (404, "not_found")
+
+
+# ------------------------------------------------------------------------- hostile documents
+
+
+def changed(home: Path, part: str, value: Any) -> dict[str, Any]:
+    whole: dict[str, Any] = json.loads(document(home))
+    for step in whole["steps"]:
+        if part in step.get("with", {}):
+            step["with"][part] = value
+    return whole
+
+
+def file_source(path: Any) -> dict[str, Any]:
+    return {"$call": "sources.json_lines", "with": {"path": path}}
+
+
+EVIL = "evil_module_of_a_test"
+
+HOSTILE: dict[str, tuple[str, Any, str]] = {
+    "another module": ("declared", {"$process": f"{EVIL}:run"}, "may not be imported here"),
+    "the module of the system": ("declared", {"$function": "os:system"}, "may not be imported"),
+    "an import of an allowed module": (
+        "declared",
+        {"$process": f"{MODULE}:json.loads"},
+        "does not define",
+    ),
+    "a class of another module": ("types", [{"$type": "subprocess:Popen"}], "may not be imported"),
+    "an object of another module": ("target", {"$object": f"{EVIL}:Sink"}, "may not be imported"),
+    "a file of the system": ("source", file_source("/etc/passwd"), "not in a place"),
+    "a relative path": ("source", file_source("orders"), "not in a place"),
+    "a path that climbs": ("source", file_source("{home}/a/../../etc"), "not in a place"),
+    "a URL of a file": ("source", file_source("file:///etc/passwd"), "not in a place"),
+    "another bucket": ("source", file_source("s3://other/orders"), "not in a place"),
+    "a secret as a path": ("source", file_source({"$secret": {"env": "HOME"}}), "not one that"),
+    "a secret of the server": (
+        "source",
+        {
+            "$call": "sources.kafka",
+            "with": {
+                "servers": "k:9092",
+                "topics": "t",
+                "options": {"sasl.password": {"$secret": {"env": "AWS_SECRET_ACCESS_KEY"}}},
+            },
+        },
+        "documents may read",
+    ),
+    "a file of a secret": (
+        "target",
+        {
+            "$call": "sinks.postgres",
+            "with": {"url": {"$secret": {"file": "/etc/shadow"}}, "table": "t"},
+        },
+        "not in a place",
+    ),
+    "a password": (
+        "target",
+        {"$call": "sinks.postgres", "with": {"url": "postgresql://a:pw@b/c", "table": "t"}},
+        "contains a password",
+    ),
+    "a library of Kafka": (
+        "source",
+        {
+            "$call": "sources.kafka",
+            "with": {
+                "servers": "k:9092",
+                "topics": "t",
+                "options": {"plugin.library.paths": "/tmp/evil.so"},
+            },
+        },
+        "loads code",
+    ),
+    "a catalog of another module": (
+        "target",
+        {
+            "$call": "sinks.iceberg",
+            "with": {"table": "a.b", "catalog": {"py-catalog-impl": f"{EVIL}.Catalog"}},
+        },
+        "loads code",
+    ),
+    "a catalog in a file": (
+        "target",
+        {
+            "$call": "sinks.iceberg",
+            "with": {"table": "a.b", "catalog": {"uri": "sqlite:////etc/catalog.db"}},
+        },
+        "not in a place",
+    ),
+    "any format of Spark": (
+        "source",
+        {"$call": "sources.spark", "with": {"format": "text", "options": {"path": "/etc"}}},
+        "cannot check",
+    ),
+    "a form that calls": ("declared", {"$eval": "__import__('os')"}, "no form of a value"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_document_is_refused_and_nothing_runs(
+    idle: JobServer, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    part, value, message = HOSTILE[case]
+    mark = idle.home / "ran"
+    (idle.home / f"{EVIL}.py").write_text(f"open({str(mark)!r}, 'w')\nrun = Sink = print\n")
+    monkeypatch.setenv("PYTHONPATH", f"{idle.home}:{Path.cwd()}")
+    given = json.loads(json.dumps(value).replace("{home}", str(idle.home)))
+    refused(idle, {"document": changed(idle.home, part, given)}, message)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "cents > 0; drop table orders",
+        "(select count(*) from read_csv('/etc/passwd')) > 0",
+        "pg_read_file('/etc/passwd') = 'a'",
+        "exists (delete from orders returning *)",
+        "cents > " + "(" * 5_000 + "1" + ")" * 5_000,
+    ],
+)
+def test_sql_with_side_effects_is_refused(idle: JobServer, sql: str) -> None:
+    whole = json.loads(document(idle.home))
+    step = {"call": "stream.filter", "of": ["orders"], "with": {"fn": sql}}
+    whole["steps"].insert(1, step)
+    refused(idle, {"document": whole}, "expression")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "../shop"}, "cannot be named"),
+        ({"name": "a/b"}, "cannot be named"),
+        ({"name": "shop\n"}, "cannot be named"),
+        ({"checkpoint": "/etc/state"}, "not in a place"),
+        ({"checkpoint": "../other"}, "not in a place"),
+        ({"checkpoint": "a/../../other"}, "not in a place"),
+        ({"checkpoint": "a/%2e%2e/%2e%2e/other"}, "not in a place"),
+        ({"checkpoint": "file:///etc/state"}, "not in a place"),
+        ({"checkpoint": "s3://bucket/state"}, "not in a place"),
+        ({"checkpoint": "memory://"}, "not in a place"),
+        ({"checkpoint": "link/state"}, "not in a place"),
+        ({"checkpoint": ""}, "not in a place"),
+        ({"spark": "local[2]"}, "not allowed on this server"),
+        ({"restart": "always"}, "say how often"),
+        ({"trigger": "--checkpoint=/etc"}, "trigger"),
+        ({"parallelism": 0}, "parallelism"),
+        ({"settings": ["source.orders.path=/etc/passwd"]}, "not in a place"),
+        ({"settings": ["source.orders.path=../../etc"]}, "not in a place"),
+        ({"unknown": 1}, "unknown field"),
+        ({"document": "text"}, "the document of the job"),
+        ({"document": {"statekit": "job", "version": 2}}, "version"),
+    ],
+)
+def test_a_hostile_option_is_refused(
+    idle: JobServer, options: dict[str, Any], message: str
+) -> None:
+    (idle.home / "state").mkdir(exist_ok=True)
+    link = idle.home / "state" / "link"
+    link.unlink(missing_ok=True)
+    link.symlink_to("/etc")
+    refused(idle, options, message)
+
+
+def refused(idle: JobServer, changed: dict[str, Any], message: str) -> None:
+    """Submit a document, and check that it is refused with a message, and that nothing is there."""
+    answer = idle.submitted(**changed)
+    problem = answer.json()
+    assert answer.status_code == 400, problem
+    assert problem["kind"] in ("state_type", "bad_request")
+    assert message in problem["detail"]
+    headers = {"Authorization": f"Bearer {idle.token}"}
+    assert httpx.get(f"{idle.url}/submitted", headers=headers).json() == []
+
+
+def test_a_document_of_100_mb_is_refused_before_it_is_read(idle: JobServer) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b'{"name": "shop", "document": {"statekit": "job", "steps": ["'
+        for _ in range(100):
+            yield b"a" * 2**20
+        yield b'"]}}'
+
+    try:
+        answer = idle.post("/submitted", content=parts())
+    except (httpx.WriteError, httpx.RemoteProtocolError):
+        return  # the server has closed the connection before the end
+    assert (answer.status_code, answer.json()["kind"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize("depth", [500, 50_000, 2_000_000])
+@pytest.mark.parametrize("pair", ["[]", '{"a":}'])
+def test_a_deep_document_is_refused(idle: JobServer, pair: str, depth: int) -> None:
+    begin, end = (pair[:-1], pair[-1]) if pair == "[]" else ('{"a":', "}")
+    depth = min(depth, 8 * 2**20 // (len(begin) + 1) - 100)
+    body = '{"name": "shop", "document": ' + begin * depth + "1" + end * depth + "}"
+    answer = idle.post("/submitted", content=body.encode())
+    assert answer.status_code == 400, answer.text[:200]
+    assert answer.json()["kind"] in ("state_type", "bad_request")
+
+
+def test_a_module_that_ends_its_process_or_prints_does_not_affect_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ending_module.py").write_text("import os\nprint('{}')\nos._exit(7)\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path.cwd()}")
+    tokens = tmp_path / "tokens.json"
+    token = add_token(tokens, "deploy", [], ["*"])
+    options = JobServerOptions(
+        allow=["ending_module"], checkpoints_below=[str(tmp_path)], data_below=[str(tmp_path)]
+    )
+    with server({}, service=job_service(str(tmp_path / "jobs"), options), tokens=tokens) as url:
+        running = JobServer(url, token, tmp_path)
+        wrong = changed(tmp_path, "declared", {"$process": "ending_module:run"})
+        wrong["steps"][0]["with"]["types"] = [{"$type": "ending_module:Order"}]
+        refused(running, {"document": wrong}, "ended the process that imported them (exit code 7)")

@@ -35,7 +35,7 @@ def checked_document(document: str, modules: Sequence[str]) -> str:
     asked = json.dumps({"document": document, "modules": list(modules)})
     try:
         done = subprocess.run(
-            [sys.executable, "-c", f"from {__name__} import check_input; check_input()"],
+            [sys.executable, "-c", f"from {__name__} import check_from_input; check_from_input()"],
             input=asked.encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -60,7 +60,7 @@ def checked_document(document: str, modules: Sequence[str]) -> str:
     raise (class_of_kind(found["kind"]) or StateTypeError)(found["message"])
 
 
-def check_input() -> None:
+def check_from_input() -> None:
     """Check the document on the standard input. The main function of the process."""
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")

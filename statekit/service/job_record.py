@@ -192,7 +192,7 @@ class SubmittedJob(Sealed):
         return self.model_copy(update={"end": end}) if end.generation == self.generation else self
 
 
-def check_job_name(name: object) -> None:
+def check_submitted_name(name: object) -> None:
     """Check the name of a job in the service.
 
     Raises:

@@ -24,8 +24,8 @@ from statekit.service.job_record import (
     PendingOperation,
     RunChoice,
     SubmittedJob,
-    check_job_name,
     check_run,
+    check_submitted_name,
 )
 from statekit.service.registry import Change, JobRegistry
 from statekit.service.submission_limits import SubmissionLimits
@@ -107,7 +107,7 @@ class JobService(Closing):
                 the job exists in another form. Nothing was changed.
             StorageError: the registry cannot be reached.
         """
-        check_job_name(asked.name)
+        check_submitted_name(asked.name)
         self.limits.check_master(asked.options.get("spark"))
         run = self._run(asked)
         self.limits.check(read_document(asked.document))

@@ -16,7 +16,7 @@ from pathlib import Path
 from statekit.checkpoint.store import Store
 from statekit.clock import unique_id
 from statekit.errors import FencedError, QueryError, StateTypeError
-from statekit.service.job_record import SubmittedJob, check_job_name
+from statekit.service.job_record import SubmittedJob, check_submitted_name
 
 _FOLDER = "submitted"
 _PATH = re.compile(rf"{_FOLDER}/([^/]+)/([0-9]{{20}})\.json")
@@ -73,7 +73,7 @@ class JobRegistry:
             QueryError: there is no such job.
             StorageError: the store cannot be reached.
         """
-        check_job_name(name)
+        check_submitted_name(name)
         if not (versions := self._versions(name)):
             raise QueryError(f"no job {name} was submitted: look at the list of jobs")
         return self._record(name, versions[-1])
@@ -88,7 +88,7 @@ class JobRegistry:
             StateTypeError: the name is not valid, or another job has it, or its checkpoint.
             StorageError: the store cannot be reached.
         """
-        check_job_name(name)
+        check_submitted_name(name)
         record = SubmittedJob.model_validate(
             {"name": name, "version": 0, "change": unique_id(), "document": document, "run": run}
         )

@@ -223,31 +223,31 @@ async def submitted_log(call: RouteCall, name: str, asked: LogParameters) -> Res
 
 
 @routes.post(f"{_NAME}/start", _JOB, problems=_OF_JOB)
-async def start_job(call: RouteCall, name: str) -> Response:
+async def start_submitted(call: RouteCall, name: str) -> Response:
     """Let a job run. One that runs already goes on."""
     return await _changed(call, name, lambda service: service.start(name))
 
 
 @routes.post(f"{_NAME}/stop", _JOB, problems=_OF_JOB)
-async def stop_job(call: RouteCall, name: str) -> Response:
+async def stop_submitted(call: RouteCall, name: str) -> Response:
     """Stop a job after its epoch, until it is started."""
     return await _changed(call, name, lambda service: service.stop(name))
 
 
 @routes.post(f"{_NAME}/restart", _JOB, problems=_OF_JOB)
-async def restart_job(call: RouteCall, name: str) -> Response:
+async def restart_submitted(call: RouteCall, name: str) -> Response:
     """Let a job run in a new process."""
     return await _changed(call, name, lambda service: service.restart(name))
 
 
 @routes.post(f"{_NAME}/rescale", _JOB, problems=(*_OF_JOB, 413))
-async def rescale_job(call: RouteCall, name: str, asked: WantedParallelism) -> Response:
+async def rescale_submitted(call: RouteCall, name: str, asked: WantedParallelism) -> Response:
     """Give a job another parallelism. A running job starts again with it."""
     return await _changed(call, name, lambda service: service.rescale(name, asked.parallelism))
 
 
 @routes.post(f"{_NAME}/rollback", _JOB, problems=(*_OF_JOB, 413))
-async def roll_back_job(call: RouteCall, name: str, asked: EpochToGoBackTo) -> Response:
+async def roll_back_submitted(call: RouteCall, name: str, asked: EpochToGoBackTo) -> Response:
     """Continue a job from an earlier epoch."""
     return await _changed(
         call, name, lambda service: service.roll_back(name, asked.epoch, asked.id)
@@ -255,6 +255,6 @@ async def roll_back_job(call: RouteCall, name: str, asked: EpochToGoBackTo) -> R
 
 
 @routes.post(f"{_NAME}/savepoint", _JOB, problems=(*_OF_JOB, 413))
-async def save_job(call: RouteCall, name: str, asked: WantedSavepoint) -> Response:
+async def save_submitted(call: RouteCall, name: str, asked: WantedSavepoint) -> Response:
     """Write a savepoint of a job, which may run meanwhile."""
     return await _changed(call, name, lambda service: service.save(name, asked.name, asked.id))

@@ -87,7 +87,7 @@ def test_commands_are_completed_by_the_shell() -> None:
         env={
             **os.environ,
             "_STATEKIT_COMPLETE": "complete_bash",
-            "COMP_WORDS": "statekit res",
+            "COMP_WORDS": "statekit resc",
             "COMP_CWORD": "1",
         },
     )

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from statekit.cli.check import check_job_before
 from statekit.cli.copies import copies
 from statekit.cli.demo import demo
 from statekit.cli.diff import diff
@@ -82,6 +83,10 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "run shop:job --checkpoint ./checkpoint",
         "run shop:job --checkpoint s3://state/shop --follow --restart '5 in 10 minutes'",
         "run shop.json --checkpoint ./checkpoint --spark 'local[2]' --set source.orders.path=/data",
+    ),
+    check_job_before: (
+        "check shop:job --checkpoint ./checkpoint",
+        "check shop.json --spark --set sink.totals.path=/tmp/totals --json",
     ),
     explain_job: ("explain shop:job", "explain shop:job --checkpoint ./checkpoint"),
     draw_job: ("draw shop:job",),

@@ -196,6 +196,39 @@ class KafkaServers:
         doing = f"find {named} {', '.join(map(repr, topics))}"
         return self._asked(doing, described, unless={}) or {}
 
+    def within(self, limit_s: float) -> KafkaServers:
+        """Return the same cluster with a time limit for requests and their retries, in seconds."""
+        return KafkaServers(self.servers, self.options, limit_s / 2)
+
+    def check_allowed(self, topics: Sequence[str], operation: Literal["READ", "WRITE"]) -> None:
+        """Check that the user may read or write topics, which exist. Brokers without permissions
+        allow both.
+
+        Raises:
+            ConnectorError: it may not, no broker answers, or it refuses the request.
+        """
+        from confluent_kafka import TopicCollection
+
+        def described(admin: AdminClient) -> dict[str, set[str]]:
+            asked = admin.describe_topics(
+                TopicCollection(list(topics)),
+                request_timeout=self.request_s,
+                include_authorized_operations=True,
+            )
+            found = {
+                topic: future.result().authorized_operations for topic, future in asked.items()
+            }
+            return {topic: {each.name for each in of or ()} for topic, of in found.items()}
+
+        allowed = self._asked("ask for the permissions", described, unless={}) or {}
+        for topic, operations in allowed.items():
+            if operations and not operations & {operation, "ALL"}:
+                raise ConnectorError(
+                    f"Kafka at {self.servers} does not allow this user to {operation.lower()} "
+                    f"topic {topic!r}, only {', '.join(sorted(operations))}. Nothing was sent: "
+                    f"allow {operation} by an ACL, or use another user in options="
+                )
+
     def all_partition_counts(self) -> dict[str, int]:
         """Return the number of partitions of each topic that the user may see.
 

@@ -188,6 +188,33 @@ class Database:
                 failed = f"{user}: PostgreSQL at {self.place} failed: {_one_line(error)}"
             pauses.sleep(failed)
 
+    def rolled_back(self, user: str, work: Callable[[PostgresSession], T]) -> T:
+        """Call a function within a transaction that is rolled back, and return its result.
+
+        Parameters:
+            user, work: as for `transaction`.
+
+        Raises:
+            ConnectorError, ProcessError: as for `transaction`.
+        """
+
+        def undone(session: PostgresSession) -> None:
+            raise _RolledBackError(work(session))
+
+        try:
+            self.transaction(user, undone)
+        except _RolledBackError as ended:
+            return ended.result  # type: ignore[no-any-return]
+        raise AssertionError("the function always raises")
+
+    def within(self, limit_s: float) -> Database:
+        """Return the same database with a time limit for connections and statements, in seconds."""
+        seconds = str(max(1, int(limit_s)))
+        parameters = {**self._parameters(), "connect_timeout": seconds}
+        options = f"{parameters.get('options', '')} -c statement_timeout={seconds}s"
+        parameters["options"] = options.strip()
+        return Database(_psycopg("conninfo").make_conninfo(**parameters), 0.0)
+
     def close(self) -> None:
         """Close the connections of this process that are not in use."""
         while connections := self._own_idle():
@@ -242,6 +269,14 @@ class Database:
             advice = "make the server reachable"
             what = f"{where} cannot be reached, or the connection was lost: {text}"
         return ConnectorError(f"{what}. Nothing committed is lost: {advice}, then start again")
+
+
+class _RolledBackError(Exception):
+    """Ends a transaction without a commit, and has the result of its work."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
 
 
 def _one_line(error: psycopg.Error) -> str:

@@ -53,6 +53,10 @@ class SchemaRegistry:
         return f"{type(self).__name__}({self.place!r})"
 
     @property
+    def _request_s(self) -> float:
+        return min(_REQUEST_S, self.retry_seconds) or _REQUEST_S
+
+    @property
     def place(self) -> str:
         """The URL without user and password."""
         parts = urlsplit(self.url)
@@ -73,12 +77,24 @@ class SchemaRegistry:
             self._schemas[number] = msgspec.json.decode(found["schema"])
         return self._schemas[number]
 
+    def within(self, limit_s: float) -> SchemaRegistry:
+        """Return the same registry with a time limit for requests and their retries, in seconds."""
+        return SchemaRegistry(self.url, limit_s / 2)
+
+    def check_answers(self) -> None:
+        """Check that the registry answers this user.
+
+        Raises:
+            ConnectorError: it does not answer, or refuses.
+        """
+        self._asked("/schemas/ids/1")  # whether there is such a schema does not matter
+
     def _asked(self, path: str) -> Any:
         """Return the answer to a request; None if there is nothing at this path."""
         pauses = GrowingPauses()
         while True:
             try:
-                with urllib.request.urlopen(self._request(path), timeout=_REQUEST_S) as answer:
+                with urllib.request.urlopen(self._request(path), timeout=self._request_s) as answer:
                     return msgspec.json.decode(answer.read())
             except urllib.error.HTTPError as error:
                 with error:

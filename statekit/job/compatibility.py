@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from statekit.checkpoint.job_file import TIMERS, WAITING, JobFile, OperatorRecord
@@ -75,6 +76,39 @@ def next_job_file(
     }
     named = {name: states for name, states in dropped.items() if states}
     return stored.model_copy(update={"operators": declared, "dropped": named})
+
+
+def schema_problems(
+    stored: JobFile, operators: Sequence[Operator], *, allow_dropped_state: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield all reasons for which `next_job_file` refuses the declared operators, each with the
+    name of its operator. Those of single states are in `successions`.
+
+    Parameters:
+        operators, allow_dropped_state: as for `next_job_file`.
+    """
+    refused = {each.operator for each in successions(stored, operators) if each.problem}
+    for record in stored.operators:
+        if problem := _problem(partial(_check_operator, record, operators, allow_dropped_state)):
+            refused.add(record.name)
+            yield record.name, problem
+    for operator in operators:
+        if operator.name not in refused and (problem := _problem(partial(_next, stored, operator))):
+            yield operator.name, problem
+
+
+def _next(stored: JobFile, operator: Operator) -> None:
+    options_of = operator.declared.traits.options_of
+    _dropped_names(_continued(operator, stored), stored, options_of)
+
+
+def _problem(check: Callable[[], object]) -> str:
+    """Return the message of the error of a check; empty if there is none."""
+    try:
+        check()
+    except StateSchemaError as error:
+        return str(error)
+    return ""
 
 
 def without_empty_buffers(stored: JobFile, last: EpochManifest) -> JobFile:

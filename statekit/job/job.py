@@ -14,6 +14,7 @@ from statekit.checkpoint.retention import DEFAULT_RETENTION
 from statekit.errors import RestoreError, StateTypeError
 from statekit.job.declarations import declares
 from statekit.job.explain import explained_plan
+from statekit.job.findings import JobFinding
 from statekit.job.input_options import InputArguments, input_of
 from statekit.job.options import Pace, RunArguments, RunOptions, StartArguments, StartOptions
 from statekit.job.plan import Input, Plan, check_name, errors_name
@@ -316,6 +317,60 @@ class Job(Plan):
                 f"{repository.url} has no epoch yet: run the job first, or leave out checkpoint="
             )
         return explained_plan(self, repository.manifest(latest))
+
+    def check(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        outputs: Mapping[str, Any] | None = None,
+        checkpoint: str | Path | None = None,
+        spark: bool = False,
+        allow_dropped_state: bool = False,
+        connections: bool = True,
+        limit_s: float = 10.0,
+    ) -> list[JobFinding]:
+        """Return what a run would refuse or fail at, as far as that is known before it. Nothing
+        runs, and nothing is changed.
+
+        It checks the types of all streams, keys, states and callbacks; whether Spark's workers can
+        unpickle the functions; whether the state of the checkpoint fits; and whether sources and
+        sinks can be reached by this user, and fit the types.
+
+        Parameters:
+            inputs, outputs: as for `run`.
+            checkpoint: a directory or object store URL, which need not exist; None to check none.
+            spark: whether the job is to run on Spark. Otherwise functions that workers do not get
+                are warnings.
+            allow_dropped_state: as for `run`.
+            connections: whether sources and sinks are connected to.
+            limit_s: how long a connection may take, in seconds.
+
+        Raises:
+            StateTypeError: the time limit is not valid.
+
+        >>> from typing import NamedTuple
+        >>> import statekit as sk
+        >>> class Order(NamedTuple):
+        ...     customer: str
+        ...     cents: int
+        >>> @sk.process(key="customer")
+        ... def total(order: Order, sum: sk.ValueState[int]) -> None: ...
+        >>> job = sk.Job("shop")
+        >>> _ = job.source("orders", Order, sk.sources.json_lines("/no/such/folder")).process(total)
+        >>> [(each.severity, each.where) for each in job.check() if each.severity == "error"]
+        [('error', 'source orders')]
+        """
+        return _runtime("statekit.checking.job_check", "check_job")(  # type: ignore[no-any-return]
+            self,
+            inputs or {},
+            outputs or {},
+            None if checkpoint is None else str(checkpoint),
+            spark=spark,
+            allow_dropped_state=allow_dropped_state,
+            connections=connections,
+            limit_s=limit_s,
+            needs_targets=spark,
+        )
 
     def bootstrap(
         self,

@@ -16,7 +16,7 @@ from statekit.number_faults import int_fault
 from statekit.printable import printable
 from statekit.records.json_rows import json_values
 from statekit.shown import shown
-from statekit.sinks.protocol.sink import Attempt, Guarantee, Part, Receipt, Sink
+from statekit.sinks.protocol.sink import Attempt, Guarantee, Outputs, Part, Receipt, Sink
 
 _CELL_MAX = 200
 """Characters of a value that are shown."""
@@ -37,6 +37,9 @@ class Console(Sink):
     def __post_init__(self) -> None:
         if fault := int_fault(self.limit, "give a number of rows, from 0"):
             raise StateTypeError(f"limit={shown(self.limit)}{fault}")
+
+    def probe(self, declared: Outputs, limit_s: float) -> Iterator[str]:
+        yield "it prints to the terminal"
 
     def write(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
         rows: list[list[str]] = []

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from statekit.checkpoint.object_store import StoreOptions, sync_path, without_credentials
 from statekit.checkpoint.store import Store
-from statekit.checkpoint.store_url import same_place
+from statekit.checkpoint.store_url import local_path, same_place
 from statekit.declared_call import declarable
 from statekit.errors import ConnectorError, StatekitError
 from statekit.optional_packages import check_installed
@@ -86,6 +86,14 @@ class Delta(LakeSink):
             except TableNotFoundError:
                 return True
             return False
+
+    @property
+    def may_exist(self) -> bool:
+        path = local_path(self.path)
+        return path is None or path.exists()
+
+    def files_place(self, declared: Outputs) -> str:
+        return self.path
 
     def write_file(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
         schema = self.writing.schema_of_table(part.outputs)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from statekit.checkpoint.object_store import without_credentials
 from statekit.checkpoint.store import Store, in_parallel
 from statekit.checkpoint.store_url import same_place
+from statekit.checkpoint.writable import check_writable
 from statekit.clock import unique_id
 from statekit.declared_call import declarable
 from statekit.errors import RestoreError, StorageError
@@ -77,6 +78,9 @@ class Files(TableSink):
 
     def __getstate__(self) -> dict[str, str]:
         return {"path": self.path, "format": self.format}  # each process opens the directory
+
+    def probe(self, declared: Outputs, limit_s: float) -> Iterator[str]:
+        yield f"{self.path}: {check_writable(self.path, _STAGED, limit_s)}"
 
     def open(self, attempt: Attempt) -> None:
         if not attempt.is_first:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from statekit.optional_packages import check_installed
 from statekit.secret_options import without_secrets
 from statekit.shown import shown, shown_error
 from statekit.sinks.lake.iceberg_files import (
+    LOCAL_CATALOG,
     file_name,
     table_store,
     with_field_ids,
@@ -116,6 +118,18 @@ class Iceberg(LakeSink):
     def is_dropped(self, outputs: Outputs) -> bool:
         with self.failures():
             return not self._catalog.table_exists(self.table)
+
+    @property
+    def may_exist(self) -> bool:
+        uri = "" if isinstance(self.catalog, str) else self.catalog.get("uri", "")
+        return not uri.startswith(LOCAL_CATALOG) or Path(uri[len(LOCAL_CATALOG) - 1 :]).exists()
+
+    def files_place(self, declared: Outputs) -> str | None:
+        if self.may_exist and not self.is_dropped(declared):
+            location = self._catalog.load_table(self.table).location()
+        else:
+            location = "" if isinstance(self.catalog, str) else self.catalog.get("warehouse", "")
+        return location.removeprefix("file://") or None
 
     def write_file(self, part: Part, batches: Iterator[pa.RecordBatch]) -> Receipt:
         assert self._columns is not None, "a run begins its sinks"

@@ -81,6 +81,17 @@ class KafkaSink(Sink):
         if not self._notes.committed():
             self._note_ends()  # records before the first epoch are of others
 
+    def probe(self, declared: Outputs, limit_s: float) -> Iterator[str]:
+        self._check_fields(declared)
+        cluster = self.cluster.within(limit_s)
+        count = cluster.partitions(self.topic)
+        if count is not None:
+            cluster.check_allowed([self.topic], "WRITE")
+        elif self.partitions is None:
+            raise self._missing_topic(declared.sink)
+        state = f"has {count:,} partitions" if count is not None else "does not exist and is made"
+        yield f"topic {self.topic} at {cluster.servers} {state}"
+
     def open(self, attempt: Attempt) -> None:
         # The epoch before is committed, and this one has no record yet unless it runs again.
         if not attempt.is_first and stopwatch_s() - self._noted_s > _NOTED_S:
@@ -207,12 +218,15 @@ class KafkaSink(Sink):
         if self.cluster.partitions(self.topic) is not None:
             return
         if self.partitions is None:
-            raise ConnectorError(
-                f"sink {sink!r}: Kafka at {self.cluster.servers} has no topic {self.topic!r}. "
-                "Nothing was written: create the topic, or pass partitions= so that statekit "
-                "creates it"
-            )
+            raise self._missing_topic(sink)
         self.cluster.create_topic(self.topic, self.partitions)
+
+    def _missing_topic(self, sink: str) -> ConnectorError:
+        return ConnectorError(
+            f"sink {sink!r}: Kafka at {self.cluster.servers} has no topic {self.topic!r}. "
+            "Nothing was written: create the topic, or pass partitions= so that statekit "
+            "creates it"
+        )
 
 
 class TransactionalKafkaSink(KafkaSink):

@@ -178,6 +178,23 @@ class Postgres(TableSink):
             return None
         return self.database.transaction(_user(outputs), run.log.locked).epoch
 
+    def probe(self, declared: Outputs, limit_s: float) -> Iterator[str]:
+        target, database = self._target(declared), self.database.within(limit_s)
+
+        def tried(session: PostgresSession) -> str:
+            session.run("SELECT set_config('lock_timeout', '2s', true)")  # a job may be running
+            was_absent = is_absent(session, target.name)
+            name = target.prepare(session)
+            SinkLog(target.own("sinks"), declared, name).create(session, is_new=was_absent)
+            target.check_rights(session)
+            return f"table {self.table} {'can be made' if was_absent else 'fits'}"
+
+        try:
+            found = database.rolled_back(_user(declared), tried)
+            yield f"{found} at {database.place}"
+        finally:
+            database.close()
+
     def open(self, attempt: Attempt) -> None:
         run = self._run(attempt.outputs)
         run.kept.clear()

@@ -19,7 +19,7 @@ from statekit.errors import ConnectorError, StatekitError, StateTypeError
 from statekit.records.union import Records
 from statekit.shown import shown_text
 from statekit.sources.decoding.csv_decoding import CsvDecoder
-from statekit.sources.decoding.decoder import ColumnDecoder, Decoded, Decoder
+from statekit.sources.decoding.decoder import ColumnDecoder, Decoded, Decoder, check_first_rows
 from statekit.sources.decoding.json_decoding import JsonDecoder
 from statekit.sources.file_formats import READERS, Format, Rows, of_file
 from statekit.sources.file_tree import FileTree, SourceFile
@@ -32,6 +32,9 @@ ALL = "all"
 
 _FILES_MAX = 1000
 """The number of files of a stream that an epoch reads at most: its offset contains them."""
+
+_PROBED_ROWS = 100
+"""Records that a probe reads."""
 
 _KEPT_MAX = 1 << 20
 """The number of records that are kept in memory from `latest` to `read`."""
@@ -139,6 +142,19 @@ class FileSource(Source):
         if self._reading is not None:
             self._reading.close()
             self._reading = None
+
+    def probe(self, declared: Records, limit_s: float) -> Iterator[str]:
+        probed = FileSource(self.path, self.format, self.order, self.tail, self.static)
+        try:
+            count = len(probed._list(""))
+            yield f"{count:,} {'file' if count == 1 else 'files'} at {self.path}"
+            start = probed.earliest()
+            end = probed.latest(start, _PROBED_ROWS, 0.0)
+            rows = probed.read(ALL, start[ALL], end[ALL]) if end != start else iter(())
+            decode = probed.decoder(declared, self.path)
+            yield check_first_rows(decode, ALL, next(rows, None))
+        finally:
+            probed.close()
 
     # ------------------------------------------------------------------ the next epoch
 

@@ -129,6 +129,11 @@ class HistoryThenStream(Source):
             }
         )
 
+    def probe(self, declared: Records, limit_s: float) -> Iterator[str]:
+        for part, source in (("history", self.history), ("then", self.then)):
+            for found in source.probe(declared, limit_s / 2):
+                yield f"{part}: {found}"
+
     def lag(self, offsets: Offsets) -> int | None:
         if offsets.get(PART) != THEN:
             return None

@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -103,6 +103,18 @@ class KafkaSource(Source):
         if reads_here:
             consumer = PartitionConsumer(self.cluster, self.isolation)
             self._prefetched = _Prefetched(consumer, self._packed)
+
+    def probe(self, declared: Records, limit_s: float) -> Iterator[str]:
+        source = replace(self, cluster=self.cluster.within(limit_s))
+        source.decoder(declared, "probe")  # compares the fields
+        counts = source._topics_found()
+        if counts:
+            source.cluster.check_allowed(list(counts), "READ")
+        found = (f"topic {topic} with {n:,} partitions" for topic, n in sorted(counts.items()))
+        yield f"{', '.join(found) or 'no topic yet'} at {self.cluster.servers}"
+        if self.registry is not None:
+            self.registry.within(limit_s).check_answers()
+            yield f"the schema registry at {self.registry.place} answers"
 
     def close(self) -> None:
         if self._prefetched is not None:

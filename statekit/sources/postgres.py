@@ -16,8 +16,9 @@ from statekit.clock import sleep_s, stopwatch_s
 from statekit.connectors.postgres import Database, PostgresSession, is_name, name_parts, quoted_name
 from statekit.declared_call import declarable
 from statekit.errors import ConnectorError, RestoreError, StateTypeError
+from statekit.records.union import Records
 from statekit.shown import shown
-from statekit.sources.decoding.decoder import OFFSET_PREFIX
+from statekit.sources.decoding.decoder import OFFSET_PREFIX, check_first_rows
 from statekit.sources.postgres_horizon import Horizon, Position, WaitFor
 from statekit.sources.postgres_values import arrow_column, is_readable
 from statekit.sources.source import Offset, Offsets, Source
@@ -146,6 +147,20 @@ class PostgresSource(Source):
             if not self._reads_here:
                 self.database.close()
 
+    def probe(self, declared: Records, limit_s: float) -> Iterator[str]:
+        database = self.database.within(limit_s)
+        try:
+            database.transaction(self._user, self._check)
+            yield f"{self._user} at {database.place} can be read"
+            first = partial(self._page, after=None, to=None, rows=1)
+            batch = database.transaction(self._user, first).batch
+            columns = batch.select([n for n in batch.schema.names if n[:8] != OFFSET_PREFIX])
+            for member in declared.members:
+                member.reader(columns.schema)
+            yield check_first_rows(self.decoder(declared, self._user), _PARTITION, batch)
+        finally:
+            database.close()
+
     @property
     def _user(self) -> str:
         return "a query" if self.table is None else f"table {self._table_name}"
@@ -217,7 +232,13 @@ class PostgresSource(Source):
 
     # ------------------------------------------------------------------------------- in tasks
 
-    def _page(self, session: PostgresSession, after: Position | None, to: Position | None) -> _Page:
+    def _page(
+        self,
+        session: PostgresSession,
+        after: Position | None,
+        to: Position | None,
+        rows: int = _ROWS_MAX,
+    ) -> _Page:
         """Return the next rows of a range.
 
         Raises:
@@ -227,7 +248,7 @@ class PostgresSource(Source):
         columns = _Columns.of(session, self.rows, self.by)
         found = session.columns(
             f"SELECT {columns.selected}, {columns.by_texts} FROM {self.rows} "
-            f"WHERE {columns.range(after, to)} ORDER BY {columns.by_list} LIMIT {_ROWS_MAX + 1}",
+            f"WHERE {columns.range(after, to)} ORDER BY {columns.by_list} LIMIT {rows + 1}",
             **columns.values(after, to),
         )
         fields, by = found[: -len(self.by)], found[-len(self.by) :]
@@ -244,8 +265,8 @@ class PostgresSource(Source):
             {each.name: arrow_column(each, self._user) for each in fields}
             | columns.offset_columns(texts)
         )
-        is_last = len(positions) <= _ROWS_MAX
-        return _Page(batch[:_ROWS_MAX], None if is_last else positions[_ROWS_MAX - 1])
+        is_last = len(positions) <= rows
+        return _Page(batch[:rows], None if is_last else positions[rows - 1])
 
     def _position(self, offset: Offset | None) -> Position | None:
         """Return an offset as values of the growing columns.

@@ -12,6 +12,7 @@ import pyarrow as pa
 from statekit.clock import now_us, sleep_s
 from statekit.declared_call import declarable
 from statekit.errors import StateTypeError
+from statekit.records.union import Records
 from statekit.sources.source import Offset, Offsets, Source
 
 _ROWS = 1 << 14
@@ -61,6 +62,9 @@ class RateSource(Source):
                     "__offset": pa.array(numbers),
                 }
             )
+
+    def probe(self, declared: Records, limit_s: float) -> Iterator[str]:
+        yield "it makes its records itself"
 
     def lag(self, offsets: Offsets) -> int | None:
         return self.latest(offsets, 1 << 62, 0.0)["all"]["number"] - offsets["all"]["number"]  # type: ignore[no-any-return]

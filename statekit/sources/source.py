@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from statekit.connectors.probed import Probed
 from statekit.sources.decoding.decoder import ColumnDecoder, Decoder
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ Offsets = Mapping[str, Offset]
 """A position in each partition of a source, by the name of the partition."""
 
 
-class Source(ABC):
+class Source(Probed["Records"], ABC):
     """The origin of a job's records, read by offsets in any runtime.
 
     The driver decides up to which offsets an epoch reads, and notes them before the epoch runs.
@@ -54,7 +55,7 @@ class Source(ABC):
         """The number up to which `lag` counts: this many are at least so many."""
         return None
 
-    def open(self, *, reads_here: bool) -> None:  # noqa: B027 - not every source needs it
+    def open(self, *, reads_here: bool) -> None:
         """Connect to the origin, in the driver, at the start of a run.
 
         Parameters:
@@ -109,5 +110,5 @@ class Source(ABC):
         """
         return None
 
-    def close(self) -> None:  # noqa: B027 - not every source needs it
+    def close(self) -> None:
         """Release resources, in the driver, at the end of a run."""

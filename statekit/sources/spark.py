@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from statekit.checkpoint.object_store import without_credentials
+from statekit.connectors.probed import Probed
 from statekit.declared_call import declarable
 from statekit.errors import StateTypeError
 from statekit.shown import shown, type_name
@@ -18,7 +19,7 @@ SparkOption = str | int | float | bool | Path
 
 
 @dataclass(frozen=True, repr=False)
-class SparkSource:
+class SparkSource(Probed[Any]):
     """A source that Spark reads, with its own log of offsets. See `spark`.
 
     Its repr contains the names of the options, and of their values the path alone: a password is

@@ -84,6 +84,7 @@ RANKS = [
     "spark",
     "spark/tws",
     "spark/sources",
+    "checking",
     "testing/drivers",
     "testing",
     "testing/runs",

@@ -129,6 +129,25 @@ class TargetTable:
                 self._check_key(session)
         return str(name)
 
+    def check_rights(self, session: PostgresSession) -> None:
+        """Check that the user may change rows of the table.
+
+        Raises:
+            StateSchemaError: it may not.
+        """
+        statement = "SELECT has_table_privilege(to_regclass(%(name)s), %(right)s)"
+        needed = ("SELECT", "INSERT", "DELETE", *(("UPDATE",) if self.key else ()))
+        missing = [
+            right
+            for right in needed
+            if not session.rows(statement, name=self._plain, right=right)[0][0]
+        ]
+        if missing:
+            raise self._misfit(
+                f"does not allow {', '.join(missing)} for this user",
+                f"GRANT {', '.join(missing)} ON {self._plain}",
+            )
+
     def empty(self, session: PostgresSession) -> None:
         """Remove all rows, and replace columns that do not fit.
 

@@ -224,11 +224,6 @@ class DeltaLog(TableLog):
         return {_NOTE: {"sink": self._application, "commit": asdict(note)}}
 
     def check_features(self) -> None:
-        """Check that the table needs nothing of a writer that the sink does not do.
-
-        Raises:
-            StateSchemaError: it does.
-        """
         metadata = self.table.metadata()
         faults = []
         if metadata.partition_columns:
@@ -251,14 +246,16 @@ class DeltaLog(TableLog):
                 "written: write to a table without, and fill this one from there"
             )
 
+    def missing_columns(self, schema: pa.Schema) -> list[str]:
+        return columns_to_add(self._columns, schema, self.outputs.sink, self.place)
+
     def add_columns(self, schema: pa.Schema) -> None:
         """Extend the table by the columns that outputs have and it has not.
 
         Raises:
             StateSchemaError: the outputs do not fit.
         """
-        own = pa.schema(self.table.schema().to_arrow())
-        if names := columns_to_add(own, schema, self.outputs.sink, self.place):
+        if names := self.missing_columns(schema):
             fields = [field for field in Schema.from_arrow(schema).fields if field.name in names]
             note = CommitProperties(custom_metadata=self._metadata(Note("columns")))
             self.table.alter.add_columns(fields, commit_properties=note)

@@ -17,6 +17,9 @@ from statekit.sinks.lake.lake_columns import STAGED
 from statekit.sinks.protocol.parquet_writing import SPOOL_BYTES_MAX, write_parquet
 from statekit.sinks.protocol.sink import Outputs, Receipt
 
+LOCAL_CATALOG = "sqlite:////"
+"""How the address of a catalog in a local file begins. Its last character begins the path."""
+
 _FIELD_ID = b"PARQUET:field_id"
 
 

@@ -47,6 +47,7 @@ from statekit.checkpoint.object_store import sync_path
 from statekit.clock import unique_id
 from statekit.errors import ProcessError, StateSchemaError
 from statekit.sinks.lake.iceberg_files import (
+    LOCAL_CATALOG,
     epoch_of_file,
     file_name,
     footer_of,
@@ -68,8 +69,8 @@ _NEW_TABLE = {_MERGES: "true", "write.metadata.delete-after-commit.enabled": "tr
 def opened_catalog(name: str, properties: dict[str, str]) -> Catalog:
     """Return a catalog. The directory of a file of SQLite is created."""
     uri = properties.get("uri", "")
-    if uri.startswith("sqlite:////"):
-        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    if uri.startswith(LOCAL_CATALOG):
+        Path(uri[len(LOCAL_CATALOG) - 1 :]).parent.mkdir(parents=True, exist_ok=True)
     io_ = {"py-io-impl": f"{__name__}.DurableFileIO"} if properties else {}
     return load_catalog(name, **io_, **properties)
 
@@ -318,11 +319,6 @@ class IcebergLog(TableLog):
         )
 
     def check_features(self) -> None:
-        """Check that the table needs nothing of a writer that the sink does not do.
-
-        Raises:
-            StateSchemaError: it does.
-        """
         if not self.table.spec().is_unpartitioned():
             names = ", ".join(field.name for field in self.table.spec().fields)
             raise StateSchemaError(
@@ -330,14 +326,16 @@ class IcebergLog(TableLog):
                 "Nothing was written: write to a table without, and fill this one from there"
             )
 
+    def missing_columns(self, schema: pa.Schema) -> list[str]:
+        return columns_to_add(self.columns, schema, self.outputs.sink, self.place)
+
     def add_columns(self, schema: pa.Schema) -> None:
         """Extend the table by the columns that outputs have and it has not.
 
         Raises:
             StateSchemaError: the outputs do not fit.
         """
-        names = columns_to_add(self.columns, schema, self.outputs.sink, self.place)
-        if names:
+        if self.missing_columns(schema):
             with self.table.update_schema() as update:
                 update.union_by_name(schema)
 

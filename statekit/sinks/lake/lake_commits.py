@@ -94,6 +94,22 @@ class TableLog(ABC):
         commits of others.
         """
 
+    @abstractmethod
+    def check_features(self) -> None:
+        """Check that the table needs nothing of a writer that the sink does not do.
+
+        Raises:
+            StateSchemaError: it does.
+        """
+
+    @abstractmethod
+    def missing_columns(self, schema: pa.Schema) -> list[str]:
+        """Return the columns that outputs have and the table lacks, completely or in part.
+
+        Raises:
+            StateSchemaError: the outputs do not fit.
+        """
+
     @property
     @abstractmethod
     def has_files(self) -> bool:

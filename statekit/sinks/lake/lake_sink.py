@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 import pyarrow as pa
 
 from statekit.checkpoint.store import Store, in_parallel
+from statekit.checkpoint.writable import check_writable
 from statekit.clock import sleep_s, unique_id
 from statekit.errors import ConnectorError, FencedError
 from statekit.sinks.lake.lake_columns import STAGED, Writing, with_types
@@ -64,6 +65,31 @@ class LakeSink(TableSink):
     @abstractmethod
     def with_writing(self, writing: Writing) -> LakeSink:
         """Return a sink of the same table that changes it in another way."""
+
+    @abstractmethod
+    def files_place(self, declared: Outputs) -> str | None:
+        """Return the directory of data files; None if it is not known before the table exists."""
+
+    @property
+    @abstractmethod
+    def may_exist(self) -> bool:
+        """Whether the table can exist: not if its local directory does not."""
+
+    def probe(self, declared: Outputs, limit_s: float) -> Iterator[str]:
+        schema = self.writing.schema_of_table(declared)
+        try:
+            with self.failures():
+                exists = self.may_exist and not self.is_dropped(declared)
+                if exists:
+                    log = self.log(declared)
+                    log.check_features()
+                    log.missing_columns(schema)
+                place = self.files_place(declared)
+            yield f"table {self.place} {'fits' if exists else 'does not exist and is made'}"
+            if place is not None:
+                yield f"{place}: {check_writable(place, STAGED, limit_s)}"
+        finally:
+            self.close()
 
     def committed(self, log: TableLog) -> None:
         """Make commits after a version durable."""

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from statekit.connectors.probed import Probed
 from statekit.declared_call import declarable
-from statekit.sinks.protocol.sink import Attempt, Guarantee, Sink
+from statekit.sinks.protocol.sink import Attempt, Guarantee, Outputs, Sink
 
 
-class FrameSink(ABC):
+class FrameSink(Probed[Outputs], ABC):
     """A sink for the frame of an epoch. It runs on Spark only."""
 
     reads_once: ClassVar[bool] = True

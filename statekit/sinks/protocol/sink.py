@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+from statekit.connectors.probed import Probed
 from statekit.errors import (
     CALL_FAILURES,
     ConnectorError,
@@ -98,7 +99,7 @@ class Part:
     replaces_all: bool = False
 
 
-class Sink(ABC):
+class Sink(Probed[Outputs], ABC):
     """The destination of a stream's outputs, written epoch by epoch in any runtime.
 
     Before the first record of a run, the driver calls `begin`. For each epoch, it calls `open`,
@@ -140,13 +141,13 @@ class Sink(ABC):
         """The directory that only this sink may write to; None if there is no such directory."""
         return None
 
-    def begin(self, outputs: Outputs) -> None:  # noqa: B027 - not every sink needs it
+    def begin(self, outputs: Outputs) -> None:
         """Check that the target takes these outputs, or make it so, before a run reads a record.
 
         It is called in the driver, once per run.
         """
 
-    def open(self, attempt: Attempt) -> None:  # noqa: B027 - nor this
+    def open(self, attempt: Attempt) -> None:
         """Prepare the target for an epoch, in the driver."""
 
     def wants_one_part(self, attempt: Attempt) -> bool:
@@ -180,13 +181,13 @@ class Sink(ABC):
             receipts: of its parts, in the order of their numbers.
         """
 
-    def abandon(self, epochs: EpochRanges) -> None:  # noqa: B027 - nor this
+    def abandon(self, epochs: EpochRanges) -> None:
         """Remove the outputs of epochs that do not count any more, after a rollback.
 
         It is called before the first epoch of a run, also if they were removed before.
         """
 
-    def close(self) -> None:  # noqa: B027 - nor this
+    def close(self) -> None:
         """Release resources, in the driver, at the end of a run."""
 
 

@@ -114,6 +114,27 @@ class ColumnDecoder:
         return self._readers[schema]
 
 
+def check_first_rows(decode: Decoder, partition: str, batch: pa.RecordBatch | None) -> str:
+    """Check that the first rows of a source are records of its type, and return how many they are,
+    for people.
+
+    Raises:
+        ProcessError: one is not.
+    """
+    if batch is None or batch.num_rows == 0:
+        return "no record is there yet"
+    decoded = decode(partition, batch)
+    if decoded.bad:
+        bad = decoded.bad[0]
+        raise ProcessError(
+            f"{len(decoded.bad)} of the first {batch.num_rows} records do not fit the type, the "
+            f"first at {bad.offset} of {partition}: {bad.error}. Nothing was read: correct the "
+            'type or the records, or pass on_error="drop" or "collect"'
+        )
+    count = batch.num_rows
+    return "the first record fits" if count == 1 else f"the first {count} records fit"
+
+
 def offset_text(batch: pa.RecordBatch, row: int) -> str:
     """Return the position of a row as JSON: that of its only column of positions, or a dict.
 

@@ -89,7 +89,7 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "check shop.json --spark --set sink.totals.path=/tmp/totals --json",
     ),
     explain_job: ("explain shop:job", "explain shop:job --checkpoint ./checkpoint"),
-    draw_job: ("draw shop:job",),
+    draw_job: ("draw shop:job", "draw shop:job --svg > shop.svg"),
     inspect: ("inspect ./checkpoint",),
     print_key: (
         "get ./checkpoint turnaround visits N14228",

@@ -8,7 +8,7 @@ import typer
 
 from statekit.cli.arguments import JobName
 from statekit.cli.run import declared_job
-from statekit.job.diagram import mermaid_of
+from statekit.job.diagram import mermaid_of, picture_of_plan
 
 
 def explain_job(
@@ -21,6 +21,13 @@ def explain_job(
     print(declared_job(job, (), None).explain(checkpoint))
 
 
-def draw_job(job: JobName) -> None:
-    """Draw the plan of a job, as a diagram of Mermaid for Markdown pages."""
-    print(mermaid_of(declared_job(job, (), None)))
+def draw_job(
+    job: JobName,
+    svg: Annotated[
+        bool,
+        typer.Option("--svg/--mermaid", help="A picture, or a diagram of Mermaid for Markdown."),
+    ] = False,
+) -> None:
+    """Draw the plan of a job: a diagram of Mermaid for Markdown pages, or a picture."""
+    declared = declared_job(job, (), None)
+    print(picture_of_plan(declared).svg(is_file=True) if svg else mermaid_of(declared))

@@ -1,10 +1,12 @@
-"""The plan of a job as a diagram in Mermaid, for Markdown pages and notebooks."""
+"""The plan of a job as a diagram in Mermaid, for Markdown pages, and as a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from statekit.job.plan import Operator, Plan
+from statekit.job.picture import DrawnStream, Node, Picture, laid_out
+from statekit.job.plan import Operator, Plan, Transform
 
 
 def mermaid_of(plan: Plan) -> str:
@@ -24,6 +26,33 @@ def mermaid_of(plan: Plan) -> str:
     return "\n".join(["flowchart LR", *(f"    {line}" for line in _Diagram(plan).lines())])
 
 
+def picture_of_plan(plan: Plan) -> Picture:
+    """Return the plan of a job as a picture, with the parts and streams of `mermaid_of`.
+
+    >>> import statekit as sk
+    >>> job = sk.Job("shop")
+    >>> _ = job.source("orders", dict).sink("archive")
+    >>> [(node.kind, node.name) for node in picture_of_plan(job).nodes]
+    [('source', 'orders'), ('sink', 'archive')]
+    """
+    return _Diagram(plan).picture()
+
+
+class _Arrow(NamedTuple):
+    """A stream in a diagram.
+
+    Parameters:
+        stream: its name.
+        start, end: ids of nodes.
+        label: what records it has, if these are not the outputs of an operator.
+    """
+
+    stream: str
+    start: str
+    end: str
+    label: str
+
+
 class _Diagram:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -34,19 +63,46 @@ class _Diagram:
         self._others |= {each.errors: (each.name, "failed") for each in plan.operators}
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines: nodes, then arrows."""
+        """Yield the lines of Mermaid: nodes, then arrows."""
         for source in self._plan.sources:
             yield f"{self._ids[source.name]}([{_text(source.name)}])"
         for transform in self._plan.transforms:
-            text = _text(f"{transform.function.kind} {transform.name}")
-            yield f"{self._ids[transform.name]}{{{{{text}}}}}"
+            yield f"{self._ids[transform.name]}{{{{{_text(_transform_line(transform))}}}}}"
         for operator in self._plan.operators:
             yield f"{self._ids[operator.name]}[{_text(*_operator_lines(operator))}]"
         for number, sink in enumerate(self._plan.sinks):
             yield f"k{number}[/{_text(sink.name)}/]"
-        yield from self._arrows()
+        for _, start, end, label in self._arrows():
+            yield f"{start} " + (f"-. {label} .-> {end}" if label else f"--> {end}")
 
-    def _arrows(self) -> Iterator[str]:
+    def picture(self) -> Picture:
+        """Return the picture of the same nodes and arrows."""
+        plan, ids = self._plan, self._ids
+        nodes = {ids[each.name]: Node("source", each.name, [each.name]) for each in plan.sources}
+        for transform in plan.transforms:
+            line = _transform_line(transform)
+            nodes[ids[transform.name]] = Node("function", transform.name, [line])
+        for operator in plan.operators:
+            name, *others = _operator_lines(operator)
+            texts = [name, *others[:1], *([", ".join(others[1:])] if others[1:] else ())]
+            nodes[ids[operator.name]] = Node("operator", name, texts)
+        for number, sink in enumerate(plan.sinks):
+            nodes[f"k{number}"] = Node("sink", sink.name, [sink.name])
+        arrows = list(self._arrows())
+        streams = [
+            DrawnStream(
+                f"{each.stream}, {each.label}" if each.label else each.stream,
+                each.start,
+                each.end,
+                bool(each.label),
+            )
+            for each in arrows
+        ]
+        named = {key: node.name for key, node in nodes.items()}
+        label = "; ".join(f"{named[each.start]} to {named[each.end]}" for each in arrows)
+        return laid_out(nodes, streams, label)
+
+    def _arrows(self) -> Iterator[_Arrow]:
         for transform in self._plan.transforms:
             yield self._arrow(transform.input, self._ids[transform.name])
         for operator in self._plan.operators:
@@ -57,10 +113,13 @@ class _Diagram:
         for number, sink in enumerate(self._plan.sinks):
             yield self._arrow(sink.stream, f"k{number}")
 
-    def _arrow(self, stream: str, to: str, label: str = "") -> str:
-        """Return the arrow of a stream."""
+    def _arrow(self, stream: str, end: str, label: str = "") -> _Arrow:
         owner, kind = self._others.get(stream, (stream, label))
-        return f"{self._ids[owner]} " + (f"-. {kind} .-> {to}" if kind else f"--> {to}")
+        return _Arrow(stream, self._ids[owner], end, kind)
+
+
+def _transform_line(transform: Transform) -> str:
+    return f"{transform.function.kind} {transform.name}"
 
 
 def _operator_lines(operator: Operator) -> Iterator[str]:

@@ -16,6 +16,7 @@ from statekit.job.declarations import declares
 from statekit.job.explain import explained_plan
 from statekit.job.findings import JobFinding
 from statekit.job.input_options import InputArguments, input_of
+from statekit.job.notebook import plan_html
 from statekit.job.options import Pace, RunArguments, RunOptions, StartArguments, StartOptions
 from statekit.job.plan import Input, Plan, check_name, errors_name
 from statekit.job.progress import Bootstrapped, OutputCallback, Run, RunningJob
@@ -80,6 +81,10 @@ class Job(Plan):
         sources = ", ".join(source.name for source in self.sources) or "none"
         operators = ", ".join(operator.name for operator in self.operators) or "none"
         return f"<Job {self.name!r}: sources {sources}; operators {operators}>"
+
+    def _repr_html_(self) -> str:
+        """Return the plan for a notebook."""
+        return plan_html(f"Job {self.name}", self)
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return the job as a document: the calls that declared it, in JSON.

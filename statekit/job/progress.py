@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Protocol, TypeVar, overload
 
 import pyarrow as pa
 
 from statekit.errors import StateTypeError
+from statekit.job.notebook import run_html
 from statekit.job.plan import Output
 from statekit.job.stream import Stream
 
@@ -86,7 +88,7 @@ class Run:
     >>> run["total"]
     Traceback (most recent call last):
     statekit.errors.StateTypeError: the run has no records of a sink 'total': it has those of \
-totals; use one of these names
+totals; did you mean 'totals'?
     """
 
     outputs: dict[str, list[Any]] = field(default_factory=dict)
@@ -97,9 +99,17 @@ totals; use one of these names
 
     def __repr__(self) -> str:
         counts = [f"{len(records)} records for {name}" for name, records in self.outputs.items()]
+        return f"<Run: {', '.join([self._summary, *counts])}>"
+
+    def _repr_html_(self) -> str:
+        """Return the first records of each sink for a notebook."""
+        others = [sink.name for sink in self.sinks if sink.name not in self.outputs]
+        return run_html(self._summary, self.outputs, others)
+
+    @property
+    def _summary(self) -> str:
         last = "none" if self.last_epoch is None else self.last_epoch
-        parts = [f"{self.epochs} epochs", f"last epoch {last}", *counts]
-        return f"<Run: {', '.join(parts)}>"
+        return f"{self.epochs} epochs, last epoch {last}"
 
     def take(self, emitted: Mapping[str, list[Any]]) -> None:
         """Add the outputs of one epoch per sink."""
@@ -125,9 +135,11 @@ totals; use one of these names
                 f"the run has no records of sink {name!r}: outputs= had a callback for it, which "
                 "got them"
             )
+        close = get_close_matches(str(name), self.outputs, n=1)
         raise StateTypeError(
             f"the run has no records of a sink {name!r:.100}: it has those of "
-            f"{', '.join(self.outputs) or 'no sink'}; use one of these names"
+            f"{', '.join(self.outputs) or 'no sink'}; "
+            + (f"did you mean {close[0]!r}?" if close else "use one of these names")
         )
 
     def _sink_of(self, stream: Stream[Any]) -> str:

@@ -19,6 +19,7 @@ from statekit.job.declarations import Declaration, declares, is_described
 from statekit.job.joins.join_declaration import DeclaredJoin, How
 from statekit.job.joins.join_operator import JoinArguments, declared_join
 from statekit.job.joins.lookup_operator import LookupArguments, LookupHow, declared_lookup
+from statekit.job.notebook import plan_html
 from statekit.job.per_key.aggregation import aggregation
 from statekit.job.per_key.distinct import distinct
 from statekit.job.per_key.ranked import ends, ranks
@@ -63,6 +64,10 @@ class Stream(Generic[T]):
     def __repr__(self) -> str:
         types = " | ".join(dict.fromkeys(map(self._type_name, self._names)))
         return f"<Stream {self.name!r} of {types}>"
+
+    def _repr_html_(self) -> str:
+        """Return the plan of the job for a notebook."""
+        return plan_html(repr(self)[1:-1], self._job)
 
     @property
     def job(self) -> Plan:

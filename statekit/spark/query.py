@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from statekit.checkpoint.manifest import EpochOffsets
 from statekit.clock import stopwatch_s
 from statekit.errors import RestoreError
+from statekit.job.notebook import progress_html
 from statekit.job.options import StartOptions, heartbeat_s
 from statekit.job.progress import MirrorProgress, Progress
 from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
@@ -104,6 +105,10 @@ class Query:
     def __repr__(self) -> str:
         epoch = "no epoch yet" if self.epoch is None else f"last epoch {self.epoch}"
         return f"<Query of job {self._coordinator.job.name!r}: {self._state}, {epoch}>"
+
+    def _repr_html_(self) -> str:
+        """Return the last epochs for a notebook."""
+        return progress_html(repr(self)[1:-1], list(self.progress))
 
     @property
     def last_progress(self) -> Progress | None:

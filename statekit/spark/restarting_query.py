@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from statekit.errors import StatekitError
+from statekit.job.notebook import progress_html
 from statekit.job.options import StartOptions
 from statekit.job.progress import MirrorProgress, Progress
 from statekit.job.restarts import restarted
@@ -42,6 +43,11 @@ class RestartingQuery:
 
     def __repr__(self) -> str:
         return f"<RestartingQuery of {self._current!r}>"
+
+    def _repr_html_(self) -> str:
+        """Return the last epochs of the present start for a notebook."""
+        progress = [] if self._current is None else list(self._current.progress)
+        return progress_html(repr(self)[1:-1], progress)
 
     @property
     def current(self) -> Query:

@@ -183,6 +183,8 @@ def test_a_running_job_is_stopped_and_continued_with_any_trigger(runs: Runs, tri
         assert not query.await_termination(timeout_s=0.1)
         job = counting_job().name
         assert repr(query) == f"<Query of job {job!r}: running, last epoch {number}>"
+        in_notebook: Any = query
+        assert f"Query of job &#x27;{job}&#x27;: running" in in_notebook._repr_html_()
         query.stop()
         assert (query.is_active, query.await_termination()) == (False, True)
         assert repr(query) == f"<Query of job {job!r}: ended, last epoch {number}>"

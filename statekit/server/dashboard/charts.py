@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from statekit.server.dashboard.texts import NONE, count, cut, duration, short_count, size, time
+from statekit.job.picture import cut
+from statekit.server.dashboard.texts import NONE, count, duration, short_count, size, time
 
 Unit = Literal["count", "bytes", "seconds", "instant"]
 Values = Sequence[float | None]

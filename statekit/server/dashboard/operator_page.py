@@ -11,6 +11,7 @@ import msgspec
 from pydantic import BaseModel
 from starlette.responses import RedirectResponse, Response
 
+from statekit.job.picture import cut
 from statekit.query.replica.view import View
 from statekit.query.tables.top import Measure
 from statekit.server.admission.access import forbidden
@@ -20,7 +21,7 @@ from statekit.server.dashboard.job_facts import JobFacts, ShownEpochs, last_fact
 from statekit.server.dashboard.keys import texts_of, typed_key
 from statekit.server.dashboard.page_answers import Addresses, tried
 from statekit.server.dashboard.skew_part import skew_part
-from statekit.server.dashboard.texts import cut, json_text, value_lines
+from statekit.server.dashboard.texts import json_text, value_lines
 from statekit.server.jobs.wanted import EpochNumber
 from statekit.server.routes.call import RouteCall
 from statekit.server.routes.histories import KeyHistory, history_of

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
+from statekit.job.picture import Picture, cut
 from statekit.server.dashboard import charts, keys, texts
 
 
@@ -19,10 +22,19 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    named = (texts.count, texts.size, texts.duration, texts.time, texts.json_text, texts.cut)
+    named = (texts.count, texts.size, texts.duration, texts.time, texts.json_text, cut)
     others = (texts.value_text, texts.shown_key, charts.sparkline, keys.hint, keys.part_type)
-    found.filters.update({each.__name__: each for each in (*named, *others)})
+    found.filters.update({each.__name__: each for each in (*named, *others, plan_svg)})
     return found
+
+
+def plan_svg(picture: Picture, job: str, to: Callable[[str, str], str]) -> Markup:
+    """Return the plan of a job as SVG, with links to the pages of its operators.
+
+    Parameters:
+        to: returns the address of the page of a job and an operator.
+    """
+    return Markup(picture.svg(lambda operator: to(job, operator)))
 
 
 def html(template: str, **context: Any) -> str:

@@ -156,14 +156,5 @@ def shown_key(key: Any) -> str:
     return value_text(key) if _NEEDS_QUOTES.search(key) else key
 
 
-def cut(text: str, most: int) -> str:
-    """Return a text, cut with an ellipsis if it is too long.
-
-    >>> cut("abcdef", 4), cut("abcd", 4)
-    ('abc…', 'abcd')
-    """
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
 def _trimmed(text: str) -> str:
     return text.removesuffix(".0")

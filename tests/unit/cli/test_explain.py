@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 import statekit as sk
-from statekit.job.diagram import mermaid_of
+from statekit.job.diagram import mermaid_of, picture_of_plan
 from tests.support import document_jobs as documents
 from tests.support.document_jobs import DocumentJob
 from tests.support.invoked import invoked
 from tests.support.shop_command_job import Order, job
 
+SVG = "{http://www.w3.org/2000/svg}"
 JOB = "tests.support.shop_command_job:job"
 
 
@@ -33,6 +37,40 @@ def test_a_job_is_drawn() -> None:
         "    s0 --> o0",
         "    o0 --> k0",
     ]
+
+
+def test_a_job_is_drawn_as_a_picture() -> None:
+    svg = invoked("draw", JOB, "--svg").stdout
+    texts = [each.text for each in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert texts == ["orders", "total", "by customer", "sum: value", "totals"]
+    assert invoked("draw", JOB, "--mermaid").stdout == invoked("draw", JOB).stdout
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_line_of_a_picture_of_a_random_job_crosses_a_box(seed: int) -> None:
+    picture = picture_of_plan(DocumentJob(seed).job)
+    for one, other in itertools.combinations(picture.nodes, 2):
+        beside = one.x + one.width < other.x or other.x + other.width < one.x
+        below = one.y + one.height < other.y or other.y + other.height < one.y
+        assert beside or below, (one.lines, other.lines)
+    for curve in picture.curves:
+        for x, y in straight_points(curve.path):
+            for node in picture.nodes:
+                is_in = node.x < x < node.x + node.width and node.y < y < node.y + node.height
+                assert not is_in, (curve.stream, node.lines)
+
+
+def straight_points(path: str) -> Iterator[tuple[float, float]]:
+    """Points of the straight parts of a line, within the layers of boxes."""
+    x = y = 0.0
+    for command, numbers in re.findall(r"([MHC])([-\d. ]+)", path):
+        values = [float(number) for number in numbers.split()]
+        if command == "H":
+            steps = (x + (values[0] - x) * part / 8 for part in range(1, 8))
+            yield from ((step, y) for step in steps if abs(values[0] - x) > 1)
+            x = values[0]
+        else:
+            x, y = values[-2:]
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -259,7 +259,7 @@ def test_a_plan_has_layers_and_no_boxes_on_top_of_each_other() -> None:
         operator("e", "d", "records"),
     ]
     plan = picture_of(operators, {})
-    layer = {node.operator: node.layer for node in plan.nodes if node.operator}
+    layer = {node.name: node.layer for node in plan.nodes if node.kind == "operator"}
     assert layer == {"a": 1, "b": 2, "c": 2, "d": 3, "e": 4}
     for one, other in itertools.combinations(plan.nodes, 2):
         beside = one.x + one.width < other.x or other.x + other.width < one.x

@@ -138,18 +138,27 @@ class Picture(NamedTuple):
         """Return the picture as SVG.
 
         Parameters:
-            link: returns the address of the page of an operator; None without links.
+            link: returns the address of the page of an operator, on a page with a style of its own;
+                None without links.
             is_file: whether it is a file of its own, with colours for a light or dark background.
         """
-        role = "" if link else ' role="img"'  # what is within an image cannot be reached
+        # What is within an image cannot be reached, and a page with links has a style.
+        look = "" if link else ' role="img" font-family="system-ui,sans-serif" font-size="13"'
+        look += "" if link else ' fill="currentColor"'
         begin = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:g}" '
-            f'height="{self.height:g}" viewBox="0 0 {self.width:g} {self.height:g}"{role} '
-            f'aria-label="{_escaped(self.label)}" font-family="system-ui, sans-serif" '
-            'font-size="13" fill="currentColor">'
+            f'height="{self.height:g}" viewBox="0 0 {self.width:g} {self.height:g}"{look} '
+            f'aria-label="{_escaped(self.label)}">'
         )
-        parts = [*map(_curve_svg, self.curves), *(_node_svg(node, link) for node in self.nodes)]
-        return "\n".join([begin, *((_FILE_STYLE,) if is_file else ()), *parts, "</svg>"])
+        edges = "" if link else f" {_EDGES}"
+        parts = [
+            begin,
+            *((_FILE_STYLE,) if is_file else ()),
+            f"<g{edges}>{''.join(map(_curve_svg, self.curves))}</g>",
+            f'<path class="arrow"{"" if link else _ARROWS} d="{_arrows(self.curves)}"/>',
+            *(_node_svg(node, link) for node in self.nodes),
+        ]
+        return "\n".join([*parts, "</svg>"])
 
 
 _FILE_STYLE = (
@@ -257,13 +266,20 @@ def _path(way: Sequence[Node]) -> str:
 
 # --------------------------------------------------------------------------------------- SVG
 
+_EDGES = 'fill="none" stroke="currentColor" stroke-opacity="0.55" stroke-width="1.5"'
+_ARROWS = ' fill-opacity="0.55"'
+_NAMES = ' font-weight="600"'
+_SMALL = ' font-size="11.5" fill-opacity="0.7"'
+_DASHED = ' class="edge dashed" stroke-dasharray="5 4"'
 _BOXES: dict[PartKind, str] = {
-    "source": 'rx="20" fill="#2f7de1" fill-opacity="0.16"',
-    "sink": 'rx="20" fill="#2b9a66" fill-opacity="0.18"',
-    "function": 'rx="4" fill-opacity="0.05" stroke="currentColor" stroke-opacity="0.3"',
-    "operator": 'rx="9" fill-opacity="0.05" stroke="currentColor" stroke-opacity="0.45"',
+    "source": ' fill="#2f7de1" fill-opacity="0.16"',
+    "sink": ' fill="#2b9a66" fill-opacity="0.18"',
+    "function": ' fill-opacity="0.05" stroke="currentColor" stroke-opacity="0.3"',
+    "operator": ' fill-opacity="0.05" stroke="currentColor" stroke-opacity="0.45"',
 }
-"""The box of each kind. A stylesheet can change its colours."""
+"""How things look without a stylesheet."""
+
+_ROUND: dict[PartKind, int] = {"source": 20, "sink": 20, "function": 4, "operator": 9}
 
 
 def _escaped(text: str) -> str:
@@ -271,22 +287,21 @@ def _escaped(text: str) -> str:
 
 
 def _curve_svg(curve: Curve) -> str:
-    dashed = ' stroke-dasharray="5 4"' if curve.is_dashed else ""
-    x, y = curve.x, curve.y
-    return (
-        f'<g><title>{_escaped(curve.stream)}</title><path class="edge'
-        f'{" dashed" if curve.is_dashed else ""}" d="{curve.path}" fill="none" '
-        f'stroke="currentColor" stroke-opacity="0.55" stroke-width="1.5"{dashed}/>'
-        f'<path class="arrow" d="M{x - 7:g} {y - 4:g}L{x:g} {y:g}L{x - 7:g} {y + 4:g}z" '
-        'fill-opacity="0.55"/></g>'
-    )
+    look = _DASHED if curve.is_dashed else ' class="edge"'
+    return f'<path{look} d="{curve.path}"><title>{_escaped(curve.stream)}</title></path>'
+
+
+def _arrows(curves: Sequence[Curve]) -> str:
+    ends = dict.fromkeys((each.x, each.y) for each in curves)
+    return "".join(f"M{x - 7:g} {y - 4:g}L{x:g} {y:g}L{x - 7:g} {y + 4:g}z" for x, y in ends)
 
 
 def _node_svg(node: Node, link: Callable[[str], str] | None) -> str:
+    look = "" if link else _BOXES[node.kind]
     inner = (
         f'<g transform="translate({node.x:g} {node.y:g})"><title>{_escaped(node.name)}</title>'
-        f'<rect width="{node.width}" height="{node.height}" {_BOXES[node.kind]}/>'
-        f"{''.join(_texts_svg(node))}</g>"
+        f'<rect width="{node.width}" height="{node.height}" rx="{_ROUND[node.kind]}"{look}/>'
+        f"{''.join(_texts_svg(node, has_look=link is None))}</g>"
     )
     if link is None or node.kind != "operator":
         return f'<g class="{node.kind}">{inner}</g>'
@@ -294,13 +309,12 @@ def _node_svg(node: Node, link: Callable[[str], str] | None) -> str:
     return f'<a class="operator" href="{address}" aria-label="{label}">{inner}</a>'
 
 
-def _texts_svg(node: Node) -> Iterator[str]:
+def _texts_svg(node: Node, *, has_look: bool) -> Iterator[str]:
     is_alone = len(node.lines) == 1
     for number, line in enumerate(node.lines):
-        small = f' class="{"small" if number else "name"}"'
-        small += ' font-size="11.5" fill-opacity="0.7"' if number else ' font-weight="600"'
+        look = (_SMALL if number else _NAMES) if has_look else ""
+        place = f'x="12" y="{(22, 38, 53)[number]}"'
         if is_alone:
             place = f'x="{node.width / 2:g}" y="25" text-anchor="middle"'
-        else:
-            place = f'x="12" y="{(22, 38, 53, 68)[number]}"'
-        yield f"<text {place}{small}>{_escaped(line)}</text>"
+        kind = "small" if number else "name"
+        yield f'<text class="{kind}" {place}{look}>{_escaped(line)}</text>'

@@ -17,12 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statekit as sk
+from statekit.clock import unique_id
 from statekit.sinks.lake import lake_commits
 from statekit.sinks.lake.delta_log import DeltaLog
 from statekit.testing import Harness
 from tests.support.killable_processes import die_at, exit_code
 from tests.support.lake_tables import IcebergTable
 from tests.support.mirrors import Sale, delta_rows, sales, shown, state_rows
+from tests.support.small_disk import small_disk
 
 STEPS = 7
 
@@ -166,6 +168,34 @@ def test_a_compaction_goes_on_with_the_next_step_if_it_has_a_bound(
     assert max(removed) == 3
     assert sum(removed) > 6
     assert len(DeltaTable(str(tmp_path / "log")).file_uris()) < before - 2
+
+
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_without_space_for_a_compaction_the_mirror_goes_on_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lake: str
+) -> None:
+    job = Harness(sales, checkpoint=tmp_path / "job", parallelism=2)
+    with small_disk(tmp_path / "disk") as disk:
+        table = IcebergTable(str(disk.path / "warehouse"))
+        target: Any = sk.sinks.delta(disk.path / "log") if lake == "delta" else table.sink()
+        with sk.mirror(
+            tmp_path / "job", "sales.by_cents", target, mode="changes", name="one", compact=3
+        ) as mirror:
+            for _ in range(5):
+                # There is space for the rows of one step, and not for those of three once more.
+                job.send(*(Sale(unique_id(), 1 + user) for user in range(2000)))
+                disk.fill(leave=300_000)
+                mirror.catch_up()
+                disk.make_space()
+            assert "the files for sales.by_cents are not compacted: " in caplog.text
+            assert "No space left on device" in caplog.text
+            assert not list(disk.path.rglob("*compacted-*.parquet"))
+            for number in range(4):
+                job.send(Sale("ada", 1 + number))
+                mirror.catch_up()
+        rows = delta_rows(disk.path / "log") if lake == "delta" else table.read()
+        assert log_of(rows) == without_compaction(tmp_path)
+        assert len(list(disk.path.rglob("*compacted-*.parquet"))) > 0
 
 
 @given(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import ClassVar
 
 from statekit.checkpoint.paths import LAST_FAILURE
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import Count, Sealed
-from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError
+from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.names import StoredText
 from statekit.printable import printable
 from statekit.shown import shown_text, type_name
 
 _TEXT_MAX = 2_000
+
+_unwritten: dict[str, LastFailure] = {}
+"""Failures of this process that a store did not take, by its URL: a full disk is such a failure."""
 
 
 class LastFailure(Sealed):
@@ -57,9 +61,22 @@ def store_failure(repository: Repository, failure: LastFailure) -> None:
     """Write the last failure of a job. It replaces the one before.
 
     Raises:
-        StorageError: the store cannot be reached, or is full.
+        StorageError: the store cannot be reached, or is full. Later `store_unwritten_failure` can
+            write it.
     """
+    if not repository.is_in_memory:
+        _unwritten[repository.url] = failure
     repository.replace(LAST_FAILURE, failure.to_bytes())
+    _unwritten.pop(repository.url, None)
+
+
+def store_unwritten_failure(repository: Repository) -> None:
+    """Write the last failure that the store of a checkpoint did not take, if there is one. Called
+    after a commit, which the store has taken.
+    """
+    if (failure := _unwritten.get(repository.url)) is not None:
+        with contextlib.suppress(StorageError):
+            store_failure(repository, failure)
 
 
 def last_failure(repository: Repository) -> LastFailure | None:

@@ -16,7 +16,7 @@ from typing import Self
 from statekit.checkpoint.gc.collector import BackgroundCollection
 from statekit.checkpoint.gc.readers import LeaseHeadroom
 from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord
-from statekit.checkpoint.last_failure import failure_of, store_failure
+from statekit.checkpoint.last_failure import failure_of, store_failure, store_unwritten_failure
 from statekit.checkpoint.manifest import (
     EpochManifest,
     EpochNote,
@@ -557,6 +557,7 @@ class Coordinator:
         self.repository.commit(manifest)
         self._held_back.warn(manifest)
         self._follow(manifest)
+        store_unwritten_failure(self.repository)
         return manifest
 
     def _follow(self, manifest: EpochManifest) -> None:

@@ -160,7 +160,7 @@ def test_a_failure_before_the_first_epoch_is_shown_too(home: Path) -> None:
     )
 
 
-def test_a_full_disk_of_the_checkpoint_ends_the_run_when_restarts_are_used_up(home: Path) -> None:
+def test_a_checkpoint_that_is_a_file_ends_the_run_when_restarts_are_used_up(home: Path) -> None:
     (home / "state").write_text("a file is where the checkpoint should be")
     done = run(home, JOB, "--restart", "1 in 10 minutes")
     assert done.returncode == 1

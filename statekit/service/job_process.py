@@ -26,6 +26,9 @@ from statekit.service.job_record import REASON_MAX
 _LINE_BYTES_MAX = 1 << 16
 _REASON_LINES = 30
 
+_NICENESS = 5
+"""The server is preferred: it has to renew its term, and to answer, if its jobs want all cores."""
+
 _ENVIRONMENT = {"COLUMNS": "1000", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
 """So that errors are printed on one line, without colours."""
 
@@ -63,6 +66,9 @@ class ChildProcess:
             )
         finally:
             os.close(lock)
+        with contextlib.suppress(OSError):  # it has ended
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, own + _NICENESS)
         self._reader = threading.Thread(target=self._read, name="statekit job", daemon=True)
         self._reader.start()
 

@@ -32,7 +32,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
-JOBS, ACTIONS = (100, 300) if SOAK else (4, 14)
+JOBS, ACTIONS, JOBS_OF_ACTION = (100, 60, 5) if SOAK else (4, 14, 1)
 SERVERS = 2
 """Only one of them runs the jobs."""
 
@@ -163,20 +163,21 @@ class Users:
         self.orders[name].update(customers)
 
     def act(self) -> None:
-        """Do something with a random job or server."""
-        name = self.chosen.choice(sorted(self.orders))
+        """Do something with random jobs or a server."""
+        names = self.chosen.sample(sorted(self.orders), JOBS_OF_ACTION)
         kinds = ["kill job", "kill job", "kill server", "kill both", "stop", "start", "rescale"]
         kind = self.chosen.choice([*kinds, "roll back", "restart", "save"])
         self.done[kind] += 1
-        self.order(name)
-        if kind in ("kill job", "kill both"):
-            for process in self.watch.processes().get(name, []):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+        for name in names:
+            self.order(name)
+            if kind in ("kill job", "kill both"):
+                for process in self.watch.processes().get(name, []):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+            elif kind != "kill server":
+                self._ask(kind, name)
         if kind in ("kill server", "kill both"):
             self.servers.kill(self.chosen.randrange(SERVERS))
-        elif not kind.startswith("kill"):
-            self._ask(kind, name)
         sleep_s(self.chosen.uniform(0, 1))
 
     def _ask(self, kind: str, name: str) -> None:

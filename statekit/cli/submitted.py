@@ -59,6 +59,13 @@ def submit_job(
     trigger: Annotated[
         str | None, typer.Option(help="The shortest time between epochs, such as '10 seconds'.")
     ] = None,
+    heartbeat: Annotated[
+        str | None, typer.Option(help="The longest time between epochs, such as '1 minute'.")
+    ] = None,
+    alert_after: Annotated[
+        str | None,
+        typer.Option(help="The age of the last epoch that is too old; '5 minutes' by default."),
+    ] = None,
 ) -> None:
     """Submit a job to a server, which runs it until it is stopped.
 
@@ -74,6 +81,8 @@ def submit_job(
         "follow": not once,
         "restart": restart,
         "trigger": trigger,
+        "heartbeat": heartbeat,
+        "alert_after": alert_after,
     }
     given = {option: of for option, of in options.items() if of is not None}
     with client_of(url) as client:
@@ -171,7 +180,7 @@ def _cells(job: dict[str, Any]) -> tuple[str, ...]:
         job["name"],
         job["status"],
         "–" if job["epoch"] is None else f"{job['epoch']:,}",
-        "–" if age is None else f"{age:,} s ago",
+        "–" if age is None else f"{age:,} s ago{' (too old)' if job['is_late'] else ''}",
         "–" if rate is None else f"{rate:,.0f}",
         f"{lag:,}",
         f"{job['failures']:,}",

@@ -169,6 +169,34 @@ LAST_FAILURE = _gauge(
     "When the job failed last, as seconds since 1970 UTC. Absent if it never did.",
     "job error",
 )
+SUBMITTED_WANTED = _gauge(
+    "statekit_submitted_wanted",
+    "Whether a submitted job is to run: 1, or 0 if it was stopped.",
+    "job",
+)
+SUBMITTED_RUNNING = _gauge(
+    "statekit_submitted_running",
+    "Whether a submitted job has a process: 1, or 0 if it has none.",
+    "job",
+)
+SUBMITTED_LATE = _gauge(
+    "statekit_submitted_late",
+    "Whether the last epoch of a submitted job that is to run is older than it may be: 1 or 0.",
+    "job",
+)
+SUBMITTED_LAST_EPOCH = _gauge(
+    "statekit_submitted_last_epoch_timestamp_seconds",
+    "When a submitted job committed last, as seconds since 1970 UTC. Absent before it did.",
+    "job",
+)
+SUBMITTED_FAILURES = _gauge(
+    "statekit_submitted_failures", "How often the process of a submitted job has failed.", "job"
+)
+SUBMITTED_LAG = _gauge(
+    "statekit_submitted_lag_records",
+    "Records behind the last epoch of a submitted job, of sources that know it.",
+    "job source",
+)
 MIRROR_RUNNING = _gauge(
     "statekit_mirror_running",
     "Whether the process of a mirror beside the job runs: 1, or 0 after it has ended.",

@@ -144,7 +144,9 @@ class SubmitChoice(TypedDict, total=False):
         parallelism: shards per operator.
         follow: whether streams are read until the job is stopped; True by default.
         restart: how often it is started again after failures: "10 in 10 minutes" by default.
-        trigger: the shortest time between epochs, as "10 seconds".
+        trigger, heartbeat: the shortest and the longest time between epochs, as "10 seconds".
+        alert_after: the age of the last epoch from which it is shown as too old: "5 minutes" by
+            default.
     """
 
     checkpoint: str
@@ -155,6 +157,8 @@ class SubmitChoice(TypedDict, total=False):
     follow: bool
     restart: str
     trigger: str
+    heartbeat: str
+    alert_after: str
 
 
 class WatchEvent(NamedTuple):

@@ -88,7 +88,7 @@ class Application:
         service: JobService | None = None,
     ) -> None:
         admission, self._forks = Admission(options), ForkServer(NICENESS)
-        metrics = Metrics(jobs, admission, disk)
+        metrics = Metrics(jobs, admission, disk, service)
         self._served = served = Served(
             jobs=jobs,
             access=access,

@@ -17,6 +17,9 @@ from statekit.timestamp import duration_to_micros
 RESTART = "10 in 10 minutes"
 """How often a job is started again after failures by default."""
 
+ALERT_AFTER = "5 minutes"
+"""The age of the last epoch from which it is shown as too old by default."""
+
 REASON_MAX = 2_000
 """The longest stored reason of a failure, in characters."""
 
@@ -31,6 +34,8 @@ class RunChoice(Record):
         follow: whether streams are read until the job is stopped.
         restart: how often it is started again after failures, as "5 in 10 minutes".
         trigger: the shortest time between epochs, as "10 seconds"; None for the default.
+        heartbeat: the longest time between epochs, as "1 minute"; None for no limit.
+        alert_after: the age of the last epoch from which it is shown as too old.
     """
 
     checkpoint: StoredText
@@ -39,6 +44,8 @@ class RunChoice(Record):
     follow: bool = True
     restart: StoredText = RESTART
     trigger: StoredText | None = None
+    heartbeat: StoredText | None = None
+    alert_after: StoredText = ALERT_AFTER
 
 
 class PendingOperation(Record):
@@ -210,5 +217,10 @@ def check_run(run: RunChoice) -> None:
         StateTypeError: an option is not valid.
     """
     Restarts.of(run.restart)
-    if run.trigger is not None:
-        duration_to_micros(run.trigger, "trigger")
+    for name, given in (
+        ("trigger", run.trigger),
+        ("heartbeat", run.heartbeat),
+        ("alert_after", run.alert_after),
+    ):
+        if given is not None:
+            duration_to_micros(given, name)

@@ -31,7 +31,7 @@ from statekit.service.registry import Change, JobRegistry
 from statekit.service.submission_limits import SubmissionLimits
 from statekit.service.supervised_job import ObservedJob
 from statekit.service.supervisor import Supervisor
-from statekit.timestamp import instant
+from statekit.timestamp import duration_to_micros, instant
 
 LOG_LINES_MAX = 10_000
 
@@ -194,6 +194,14 @@ class JobService(Closing):
             for name, record in self.registry.jobs().items()
         }
 
+    def known_jobs(self) -> dict[str, dict[str, Any]]:
+        """Return the descriptions of all jobs as this server knows them as the leader, without a
+        request to the registry.
+        """
+        observed = self.supervisor.observed()
+        records = self.supervisor.records
+        return {name: self._described(own, observed.get(name)) for name, own in records.items()}
+
     def job(self, name: str) -> dict[str, Any]:
         """Return the description of a job.
 
@@ -224,6 +232,8 @@ class JobService(Closing):
         seen = seen or ObservedJob(status="stopped" if record.desired == "stopped" else "starting")
         progress = seen.progress or {}
         age_us = None if seen.progress_at_us is None else now_us() - seen.progress_at_us
+        without_us = 0 if seen.since_us is None else now_us() - seen.since_us
+        alert_us = duration_to_micros(record.run.alert_after, "alert_after")
         return {
             "name": record.name,
             "status": _status(record, seen),
@@ -233,6 +243,7 @@ class JobService(Closing):
             "epoch": progress.get("epoch"),
             "last_epoch_at": _at(seen.progress_at_us),
             "last_epoch_age_s": None if age_us is None else max(0, age_us // 1_000_000),
+            "is_late": record.desired == "running" and without_us > alert_us,
             "records_per_second": progress.get("records_per_second"),
             "lag": progress.get("lag") or {},
             "state_rows": progress.get("state_rows"),

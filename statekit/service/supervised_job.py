@@ -46,8 +46,10 @@ class ObservedJob(Record):
         failures: how often its process has failed since the supervisor has known it.
         last_failure: why it failed last; None if it did not.
         last_failure_at_us: when, in microseconds since 1970 UTC.
-        progress: the last epoch of the process, as `statekit run` prints it.
+        progress: the last epoch, as `statekit run` prints it; None if none is known.
         progress_at_us: when that was, in microseconds since 1970 UTC.
+        since_us: since when the job is to run without an epoch, in microseconds since 1970 UTC:
+            the time of the last epoch, or of the start if that was later; None if it is not to run.
     """
 
     status: Status
@@ -57,6 +59,7 @@ class ObservedJob(Record):
     last_failure_at_us: int | None = None
     progress: dict[str, Any] | None = None
     progress_at_us: int | None = None
+    since_us: int | None = None
 
 
 class SupervisedJob:
@@ -67,10 +70,16 @@ class SupervisedJob:
         registry: gets the ends of the job and of its operations.
         directory: of its lock, document and log.
         modules: what its document may import.
+        earlier: the job as the leader before this one saw it; None if it is not known.
     """
 
     def __init__(
-        self, name: str, registry: JobRegistry, directory: Path, modules: Sequence[str]
+        self,
+        name: str,
+        registry: JobRegistry,
+        directory: Path,
+        modules: Sequence[str],
+        earlier: ObservedJob | None = None,
     ) -> None:
         self._name, self._registry, self._modules = name, registry, modules
         self.directory = directory
@@ -87,6 +96,13 @@ class SupervisedJob:
         self._failures = 0
         self._last_failure: tuple[str, int] | None = None
         self._last_progress: tuple[dict[str, Any], int | None] | None = None
+        self._started_us = now_us()
+        if earlier is not None:
+            self._failures = earlier.failures
+            if earlier.last_failure is not None and earlier.last_failure_at_us is not None:
+                self._last_failure = earlier.last_failure, earlier.last_failure_at_us
+            if earlier.progress is not None:
+                self._last_progress = earlier.progress, earlier.progress_at_us
 
     # ------------------------------------------------------------------------------- observed
 
@@ -94,6 +110,7 @@ class SupervisedJob:
         """Return the job as it is now."""
         reason, at_us = self._last_failure or (None, None)
         progress, progress_at_us = self._progress() or (None, None)
+        is_to_run = record.desired == "running" and not record.has_ended
         return ObservedJob(
             status=self._status(record),
             process=None if self._process is None else self._process.id,
@@ -102,6 +119,7 @@ class SupervisedJob:
             last_failure_at_us=at_us,
             progress=progress,
             progress_at_us=progress_at_us,
+            since_us=max(self._started_us, progress_at_us or 0) if is_to_run else None,
         )
 
     def _progress(self) -> tuple[dict[str, Any], int | None] | None:
@@ -157,6 +175,7 @@ class SupervisedJob:
             return  # a process of the server before this one is ending
         if self._generation != record.generation or self._restarts is None:
             self._restarts = Restarts.of(record.run.restart)
+            self._started_us = now_us()
         self._generation = record.generation
         document = self.directory / "document.json"
         document.write_text(record.document)
@@ -171,6 +190,7 @@ class SupervisedJob:
             ("parallelism", run.parallelism),
             ("spark", run.spark),
             ("trigger", run.trigger),
+            ("heartbeat", run.heartbeat),
         ):
             words += [] if given is None else [f"--{name}={given}"]
         return words

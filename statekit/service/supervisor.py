@@ -70,6 +70,7 @@ class Supervisor(Closing):
         self._jobs: dict[str, SupervisedJob] = {}
         self._records: Mapping[str, SubmittedJob] = {}
         self._observed: dict[str, ObservedJob] = {}
+        self._earlier: Mapping[str, ObservedJob] = {}
         self._reported: tuple[float, object] = (-_REPORT_S, None)
         self._listed_s = -_LIST_S
         self._has_news, self._ends = threading.Event(), threading.Event()
@@ -88,6 +89,11 @@ class Supervisor(Closing):
         """True if this server runs the jobs."""
         return self._leadership.is_leader
 
+    @property
+    def records(self) -> Mapping[str, SubmittedJob]:
+        """The records of all jobs, as the leader has read them last."""
+        return self._records
+
     def look(self) -> None:
         """Look at the records at once, because one of them has changed."""
         self._listed_s = -_LIST_S
@@ -99,8 +105,9 @@ class Supervisor(Closing):
         Raises:
             StorageError: the store cannot be reached.
         """
-        if self.is_leader:
-            return self._observed
+        return self._observed if self.is_leader else self._report_of_leader()
+
+    def _report_of_leader(self) -> Mapping[str, ObservedJob]:
         data = self.registry.store.read_if_there(_OBSERVED)
         return {} if data is None else ObservedJobs.from_bytes(data, _OBSERVED).jobs
 
@@ -124,6 +131,8 @@ class Supervisor(Closing):
             self._has_news.clear()
 
     def _step(self) -> None:
+        if not self._jobs:
+            self._earlier = self._report_of_leader()
         if stopwatch_s() - self._listed_s >= _LIST_S:
             self._listed_s = stopwatch_s()
             self._records = self.registry.jobs()
@@ -134,7 +143,7 @@ class Supervisor(Closing):
             if job is None:
                 directory = self.directory_of(name)
                 job = self._jobs[name] = SupervisedJob(
-                    name, self.registry, directory, self._modules
+                    name, self.registry, directory, self._modules, self._earlier.get(name)
                 )
             try:
                 job.step(record)

@@ -32,6 +32,9 @@ OPEN_PAGES = frozenset({"/", "/healthz", "/readyz"})
 PAGES = "/-/"
 """Folder of the addresses of the dashboard's pages. Aliases of jobs do not begin with a dash."""
 
+FORMS = f"{PAGES}submitted"
+"""Page of the submitted jobs. Its forms, and those of the pages below, change jobs."""
+
 _OPEN_FOLDER = "/assets/"
 _COOKIE = "statekit-token"
 _FORBIDDEN = 403
@@ -223,9 +226,10 @@ def digest_given(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 def _digest_of_page(scope: Scope) -> str:
     """Return the digest of the token in the cookie of a page; empty for no token or several, and
-    for requests that are not reads.
+    for requests that are neither reads nor forms of jobs.
     """
-    if scope["method"] not in ("GET", "HEAD"):
+    is_form = scope["method"] == "POST" and scope["path"].startswith(f"{FORMS}/")
+    if scope["method"] not in ("GET", "HEAD") and not is_form:
         return ""
     name = cookie_name(scope).encode()
     pairs = [

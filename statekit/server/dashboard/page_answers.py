@@ -67,6 +67,8 @@ def page(
         "to": addresses.to,
         "place": list(place),
         "is_sql": False,
+        "has_service": served.service is not None,
+        "is_submitted": template.startswith("submitted"),
         "is_signed_in": not served.access.is_open and template != "sign-in",
     }
     body = html(template, **{**base, **context}).encode(errors="backslashreplace")

@@ -2,6 +2,8 @@
 
 /-/                                  the jobs; POST signs in and out
 /-/sql?job=&sql=                     a query and its result
+/-/submitted                         the submitted jobs
+/-/submitted/{name}                  a submitted job; POST changes it
 /-/{job}                             a job
 /-/{job}/{operator}?key=             an operator, or everything that it has for a key
 /-/{job}/{operator}/{state}?view=    a state
@@ -22,7 +24,7 @@ from statekit.errors import StatekitError
 from statekit.server.admission.callers import PAGES, check_typed, cookie_name
 from statekit.server.admission.limits import read_body
 from statekit.server.answers.problems import Problem
-from statekit.server.dashboard import operator_page, sql_page, state_page
+from statekit.server.dashboard import operator_page, sql_page, state_page, submitted_page
 from statekit.server.dashboard.job_facts import JobFacts, facts_of_job, last_facts
 from statekit.server.dashboard.page_answers import (
     is_of_other_site,
@@ -36,7 +38,9 @@ from statekit.server.jobs.served_job import JobSummary, ServedJob
 from statekit.server.routes.call import RouteCall, Served
 from statekit.server.routes.route_table import RoutedApp, RouteTable
 
-routes = RouteTable(sql_page.routes, operator_page.routes, state_page.routes)
+routes = RouteTable(
+    *(sql_page.routes, submitted_page.routes, operator_page.routes, state_page.routes)
+)
 
 _JOBS_PAUSE_MS = 3000
 """Pause of a browser between two requests for news."""

@@ -1,4 +1,4 @@
 """Served jobs: the epochs of each checkpoint, and the work of requests that read many rows.
 
-May import `server/admission`, `sql`, `metrics`, `mirrors` and whatever those may import.
+May import `server/admission`, `sql`, `metrics`, `mirrors`, `service` and whatever those may import.
 """

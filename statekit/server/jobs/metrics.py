@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -19,6 +20,12 @@ from statekit.metrics.definitions import (
     REPLICA_HEADROOM,
     REQUEST_SECONDS,
     REQUESTS,
+    SUBMITTED_FAILURES,
+    SUBMITTED_LAG,
+    SUBMITTED_LAST_EPOCH,
+    SUBMITTED_LATE,
+    SUBMITTED_RUNNING,
+    SUBMITTED_WANTED,
     WATCHERS,
     Sample,
 )
@@ -27,6 +34,7 @@ from statekit.metrics.families import SampleCollector
 from statekit.server.admission.queues import Admission
 from statekit.server.jobs.disk import Disk
 from statekit.server.jobs.served_job import ServedJob
+from statekit.service.job_service import JobService
 
 MEDIA_TYPE = CONTENT_TYPE_LATEST
 
@@ -40,12 +48,19 @@ class Metrics:
         jobs: by alias.
         admission: of the server.
         disk: of the server.
+        service: runs submitted jobs; None if this server runs none.
 
     Attributes:
         open_requests: number of requests that are being answered. `MeasuredApp` counts them.
     """
 
-    def __init__(self, jobs: Mapping[str, ServedJob], admission: Admission, disk: Disk) -> None:
+    def __init__(
+        self,
+        jobs: Mapping[str, ServedJob],
+        admission: Admission,
+        disk: Disk,
+        service: JobService | None = None,
+    ) -> None:
         self.open_requests = 0
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -61,6 +76,7 @@ class Metrics:
         self._children: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._registry.register(SampleCollector(self._samples))
         self._jobs, self._admission, self._disk = jobs, admission, disk
+        self._service = service
         self._epochs: dict[str, EpochMetrics] = {}
 
     def answered(self, request: str, status: int, seconds: float) -> None:
@@ -99,10 +115,28 @@ class Metrics:
                 yield Sample(LAST_FAILURE, (alias, failure.error), failure.at_us / 1e6)
             if status.headroom is not None:
                 yield Sample(REPLICA_HEADROOM, (alias,), status.headroom)
+        if self._service is not None:
+            yield from self._submitted(self._service)
         yield Sample(WATCHERS, (), self._admission.taken("watchers"))
         yield Sample(DISK, (), self._disk.measured()[0])
         if self._disk.limit_bytes is not None:
             yield Sample(DISK_LIMIT, (), self._disk.limit_bytes)
+
+    def _submitted(self, service: JobService) -> Iterator[Sample]:
+        """Yield the values of submitted jobs, on the leader alone: others would repeat them."""
+        if not service.supervisor.is_leader:
+            return
+        for name, job in service.known_jobs().items():
+            yield Sample(SUBMITTED_WANTED, (name,), float(job["desired"] == "running"))
+            yield Sample(SUBMITTED_RUNNING, (name,), float(job["process"] is not None))
+            yield Sample(SUBMITTED_LATE, (name,), float(job["is_late"]))
+            yield Sample(SUBMITTED_FAILURES, (name,), job["failures"])
+            if (at := job["last_epoch_at"]) is not None:
+                at_s = dt.datetime.fromisoformat(at).timestamp()
+                yield Sample(SUBMITTED_LAST_EPOCH, (name,), at_s)
+            for source, lag in job["lag"].items():
+                if lag is not None:
+                    yield Sample(SUBMITTED_LAG, (name, source), lag)
 
     def _epoch(self, alias: str, job: ServedJob) -> EpochMetrics:
         """Return the cached metrics of the last epoch that can be read."""

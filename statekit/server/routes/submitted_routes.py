@@ -62,9 +62,12 @@ class SubmittedJobAnswer(TypedDict):
     follow: bool
     restart: str
     trigger: str | None
+    heartbeat: str | None
+    alert_after: str
     epoch: Count | None
     last_epoch_at: InstantText | None
     last_epoch_age_s: Count | None
+    is_late: bool
     records_per_second: float | None
     lag: dict[str, Any]
     state_rows: Count | None
@@ -89,6 +92,8 @@ class SubmittedDocument(msgspec.Struct, forbid_unknown_fields=True):
     follow: bool = True
     restart: str | None = None
     trigger: str | None = None
+    heartbeat: str | None = None
+    alert_after: str | None = None
 
 
 class WantedParallelism(msgspec.Struct, forbid_unknown_fields=True):
@@ -121,13 +126,18 @@ def managed(call: RouteCall, name: str) -> JobService:
     Raises:
         Problem: it may not, or this server runs no jobs.
     """
-    service = _service(call)
+    service = job_service_of(call)
     if not call.token.may_manage(name):
         raise _forbidden(name)
     return service
 
 
-def _service(call: RouteCall) -> JobService:
+def job_service_of(call: RouteCall) -> JobService:
+    """Return the service of this server.
+
+    Raises:
+        Problem: it runs no jobs.
+    """
     service = call.served.service
     if service is None:
         raise Problem(404, "not_found", "this server runs no jobs: start it with `statekit server`")
@@ -169,13 +179,13 @@ def shown_jobs(service: JobService, token: Token) -> list[dict[str, Any]]:
 )
 async def submitted(call: RouteCall) -> Response:
     """Return the submitted jobs that the token may manage."""
-    return JSONResponse(await run_in_threadpool(shown_jobs, _service(call), call.token))
+    return JSONResponse(await run_in_threadpool(shown_jobs, job_service_of(call), call.token))
 
 
 @routes.post(PLACE, _JOB, problems=(400, 413))
 async def submit(call: RouteCall, asked: SubmittedDocument) -> Response:
     """Submit a job, or another document of one."""
-    names = ("spark", "parallelism", "follow", "restart", "trigger")
+    names = ("spark", "parallelism", "follow", "restart", "trigger", "heartbeat", "alert_after")
     submission = Submission(
         name=asked.name,
         document=bytes(asked.document).decode(errors="replace"),

@@ -32,7 +32,11 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
-JOBS, ACTIONS, JOBS_OF_ACTION = (100, 60, 5) if SOAK else (4, 14, 1)
+JOBS, ACTIONS, JOBS_OF_ACTION = (100, 60, 5) if SOAK else (4, 9, 1)
+FOLLOWING = JOBS // 4
+"""The first jobs follow their input. The others read it once, and are started again: 100 processes
+at a time take more than the cores of a small machine.
+"""
 SERVERS = 2
 """Only one of them runs the jobs."""
 
@@ -136,7 +140,6 @@ class Users:
     def __init__(self, servers: Servers, watch: Watch, seed: int) -> None:
         self.servers, self.watch, self.chosen = servers, watch, random.Random(seed)
         self.orders: dict[str, Counter[str]] = {}
-        self.stopped: set[str] = set()
         self.files = 0
         self.done = Counter[str]()
 
@@ -154,7 +157,8 @@ class Users:
         text = document(self.data / name)
         self.order(name)
         with self.asking() as client:
-            client.submit(text, name, restart="1000 in 2 seconds")
+            follow = len(self.orders) <= FOLLOWING
+            client.submit(text, name, restart="1000 in 2 seconds", follow=follow)
 
     def order(self, name: str) -> None:
         customers = [f"c{self.chosen.randrange(5)}" for _ in range(self.chosen.randrange(1, 9))]
@@ -170,29 +174,27 @@ class Users:
         self.done[kind] += 1
         for name in names:
             self.order(name)
-            if kind in ("kill job", "kill both"):
-                for process in self.watch.processes().get(name, []):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process, signal.SIGKILL)
-            elif kind != "kill server":
-                self._ask(kind, name)
+            self._ask("start" if kind.startswith("kill") else kind, name)
+        sleep_s(self.chosen.uniform(0, 2))
+        if kind in ("kill job", "kill both"):
+            running = self.watch.processes()
+            for process in (each for name in names for each in running.get(name, [])):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+                    self.done["killed processes"] += 1
         if kind in ("kill server", "kill both"):
             self.servers.kill(self.chosen.randrange(SERVERS))
-        sleep_s(self.chosen.uniform(0, 1))
 
     def _ask(self, kind: str, name: str) -> None:
         with self.asking() as client:
             if kind == "stop":
                 client.stop_job(name)
-                self.stopped.add(name)
             elif kind == "start":
                 client.start_job(name)
-                self.stopped.discard(name)
             elif kind == "rescale":
                 client.rescale_job(name, self.chosen.randrange(1, 5))
             elif kind == "restart":
                 client.restart_job(name)
-                self.stopped.discard(name)
             else:
                 with contextlib.suppress(sk.StateTypeError):  # another operation is not done
                     self._operate(client, kind, name)
@@ -204,9 +206,13 @@ class Users:
             last = Repository(self.servers.home / "state" / name).latest_epoch() or 0
             client.roll_back_job(name, self.chosen.randrange(max(0, last - 3), last + 1))
 
-    def start_all(self) -> None:
-        for name in sorted(self.stopped):
-            self._ask("start", name)
+    def is_done(self) -> bool:
+        """Start the jobs that are behind, and return whether there are none."""
+        behind = self.behind()
+        for name in behind:
+            self._ask("start", name)  # one that runs already goes on
+        sleep_s(0.5)
+        return not behind
 
     def behind(self) -> list[str]:
         """Return the jobs whose outputs are not yet those of all orders, each counted once."""
@@ -218,6 +224,7 @@ def sums(orders: Counter[str]) -> list[tuple[str, int]]:
     return sorted((name, sum) for name, most in orders.items() for sum in range(1, most + 1))
 
 
+@pytest.mark.timeout(3_000)
 def test_no_job_is_lost_or_run_twice_and_each_order_is_counted_once(tmp_path: Path) -> None:
     servers, watch = Servers(tmp_path), Watch(tmp_path)
     users = Users(servers, watch, seed=5)
@@ -227,13 +234,10 @@ def test_no_job_is_lost_or_run_twice_and_each_order_is_counted_once(tmp_path: Pa
             users.submit(f"job{number:03d}")
         for _ in range(ACTIONS):
             users.act()
-        users.start_all()
-        until(lambda: not users.behind(), PATIENCE_S)
+        until(users.is_done, PATIENCE_S)
         (jobs,) = [shown(servers)]
         assert [job["name"] for job in jobs] == sorted(users.orders)
-        assert {job["desired"] for job in jobs} == {"running"}
         assert [job["last_failure"] for job in jobs if job["status"] == "failed"] == []
-        until(lambda: len(watch.processes()) == JOBS, PATIENCE_S)
         servers.end()
         assert watch.processes() == {}
     finally:

@@ -43,6 +43,13 @@ def shop(supervisor: Supervisor) -> ObservedJob:
     return supervisor.observed().get("shop") or ObservedJob(status="starting")
 
 
+def parallelism(checkpoint: Path) -> int:
+    repository = Repository(checkpoint)
+    last = repository.latest_epoch()
+    assert last is not None
+    return repository.manifest(last).parallelism
+
+
 def test_a_job_runs_stops_goes_on_and_its_process_is_replaced(tmp_path: Path) -> None:
     with supervised(tmp_path) as running:
         submit(running, tmp_path)
@@ -60,10 +67,8 @@ def test_a_job_runs_stops_goes_on_and_its_process_is_replaced(tmp_path: Path) ->
         change(running, lambda job: job.rescaled(3))
         order(tmp_path, "c", ("ada", 1))
         until(lambda: totals(tmp_path) == [("ada", 5), ("ada", 6), ("ada", 7)])
-        repository = Repository(tmp_path / "state")
-        last = repository.latest_epoch()
-        assert last is not None
-        assert repository.manifest(last).parallelism == 3
+        # The output of an epoch is visible just before its commit.
+        until(lambda: parallelism(tmp_path / "state") == 3)
     assert running.registry.job("shop").desired == "running"
 
 

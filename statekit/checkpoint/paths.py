@@ -15,7 +15,7 @@ recorded/<epoch>/<operator>/…             records of epochs, if a recorder kee
 failures/last.json                        the last failure of the job
 transform.json                            the checkpoint is the target of an unfinished transform
 savepoints/<name>/…, repairs/…, spark/…   savepoints, rows left out by repairs, Spark's own log
-tmp/…                                     drafts on a local disk
+tmp/…                                     drafts on a local disk, reports of tasks
 """
 
 from __future__ import annotations
@@ -150,6 +150,20 @@ def job_number(path: str) -> int:
     """Return the number in a job path: the inverse of `job_path`."""
     match = JOB_NAME.fullmatch(path)
     return int(match[1] or 1) if match else 1
+
+
+def reports_of(run: str) -> str:
+    """Return the beginning of the paths of reports, given the id of the run of their tasks.
+
+    >>> reports_of("0123")
+    'tmp/0123.'
+    """
+    return f"{TMP}/{run}."
+
+
+def report_path(run: str) -> str:
+    """Return a new path for the reports of a task."""
+    return f"{reports_of(run)}{unique_id()}.json"
 
 
 def is_state(path: str) -> bool:

@@ -37,7 +37,8 @@ def run_job(
     job: JobName,
     checkpoint: Annotated[str, typer.Option(help="Directory or URL of the checkpoint.")],
     spark: Annotated[
-        str | None, typer.Option(help="Run on Spark, with this master, such as local[2].")
+        str | None,
+        typer.Option(help="Run on Spark, with this master, such as local[2] or sc://host."),
     ] = None,
     conf: Annotated[
         list[str] | None, typer.Option(help="A setting of Spark: NAME=VALUE. Any number of times.")

@@ -1,12 +1,15 @@
-"""HTTP endpoint at which Prometheus reads the metrics of a run."""
+"""HTTP endpoint of a run: metrics for Prometheus, and its health for probes."""
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import socketserver
 import threading
+from http import HTTPStatus
 from http.server import ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import MetricsHandler
@@ -23,7 +26,7 @@ _STOP_S = 0.1
 
 
 class Endpoint:
-    """Serves the metrics of one run, in threads of this process.
+    """Serves the metrics and the health of one run, in threads of this process.
 
     It is bound when it is created, so that a used port raises an error before the run starts. Each
     endpoint has a registry of its own.
@@ -64,6 +67,7 @@ class Endpoint:
             metrics: of the run.
         """
         self._registry.register(SampleCollector(metrics.samples))
+        self._server.run = metrics
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_STOP_S,), name="statekit metrics", daemon=True
         )
@@ -112,6 +116,7 @@ class _Server(ThreadingHTTPServer):
         self, family: socket.AddressFamily, where: tuple[str, int], handler: type[MetricsHandler]
     ) -> None:
         self.address_family = family
+        self.run: RunMetrics | None = None
         super().__init__(where, handler)
 
     def server_bind(self) -> None:
@@ -120,6 +125,44 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(MetricsHandler):
-    """Answers requests with all metrics. A silent client is disconnected after 10 seconds."""
+    """Answers `/healthz` with the health, and other requests with all metrics. A silent client is
+    disconnected after 10 seconds.
+    """
 
     timeout = 10.0
+    server: _Server
+
+    def do_GET(self) -> None:  # noqa: N802 - the name is that of http.server
+        parts = urlsplit(self.path)
+        if parts.path == "/healthz":
+            self._answer(*_health(self.server.run, parse_qs(parts.query)))
+        else:
+            super().do_GET()
+
+    def _answer(self, status: HTTPStatus, facts: dict[str, object]) -> None:
+        body = json.dumps(facts).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _health(
+    run: RunMetrics | None, options: dict[str, list[str]]
+) -> tuple[HTTPStatus, dict[str, object]]:
+    """Return the answer to a probe.
+
+    Parameters:
+        run: answers once the start of the job has succeeded.
+        options: with `longest`, an epoch that takes longer than so many seconds is a fault.
+    """
+    seconds = 0.0 if run is None else run.epoch_seconds
+    facts: dict[str, object] = {"status": "ok", "epoch_seconds": round(seconds, 3)}
+    try:
+        longest = min(float(each) for each in options.get("longest", ["inf"]))
+    except ValueError:
+        return HTTPStatus.BAD_REQUEST, {"status": "longest= is a number of seconds"}
+    if seconds > longest:
+        return HTTPStatus.SERVICE_UNAVAILABLE, {**facts, "status": "the epoch takes too long"}
+    return HTTPStatus.OK, facts

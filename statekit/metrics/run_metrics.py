@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from statekit.checkpoint.gc.readers import LeaseHeadroom
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
+from statekit.clock import stopwatch_s
 from statekit.metrics.definitions import (
     BAD_RECORDS,
     CHANGE_FILE_BYTES,
@@ -69,12 +70,24 @@ class RunMetrics:
         self._epochs = 0
         self._seconds = Distribution.empty(_SECONDS)
         self._last = None if last is None else EpochMetrics(job, last)
+        self._begun_s: float | None = None
         self.source_lags: dict[str, int] = {}
         """Records behind the last epoch, by source. The thread that commits sets it."""
         self.mirrors: Callable[[], Iterable[tuple[str, bool, int | None]]] = tuple
         """Returns the name of each mirror beside the job, whether it runs, and its epoch. The start
         of the run sets it.
         """
+
+    def begun(self) -> None:
+        """Note that an epoch has begun. Further attempts at it count from the first one."""
+        if self._begun_s is None:
+            self._begun_s = stopwatch_s()
+
+    @property
+    def epoch_seconds(self) -> float:
+        """The time since the present epoch began; 0 between epochs."""
+        begun_s = self._begun_s
+        return 0.0 if begun_s is None else stopwatch_s() - begun_s
 
     def committed(self, manifest: EpochManifest, seconds: float) -> None:
         """Count a committed epoch.
@@ -105,6 +118,7 @@ class RunMetrics:
             self._epochs += 1
             self._seconds = self._seconds.with_value(seconds)
             self._last = EpochMetrics(self._job, manifest)
+            self._begun_s = None
 
     def samples(self) -> list[Sample]:
         """Return all values."""

@@ -205,6 +205,7 @@ class Coordinator:
                 "ended, and all further records would be late. Start with a new checkpoint; to "
                 "continue after a bounded run, run it with drain=False"
             )
+        self.metrics.begun()
         instant_us = self._instant(what, offsets or {}) if at_us is None else at_us
         self.processing_time_us = self._not_before(instant_us)
         self.watermarks_us = self._watermarks(drain, to or {}, self.processing_time_us)

@@ -29,7 +29,8 @@ def run_on_spark(
     """Run a job on Spark.
 
     Parameters:
-        master: the URL of Spark's master, such as "local[2]" or "yarn".
+        master: the URL of Spark's master, such as "local[2]" or "yarn", or of a server of Spark
+            Connect, such as "sc://host:15002".
         settings: of Spark, by name.
         options: of the run, with `restart`.
         stop: ends the run.
@@ -49,14 +50,18 @@ def run_on_spark(
 
 
 def _session(job: Job, master: str, settings: Mapping[str, str]) -> SparkSession:
-    builder: Any = SparkSession.builder.master(master).appName(f"statekit {job.name}")
-    quiet = {"spark.ui.showConsoleProgress": "false"}  # the command shows its own
+    is_server = master.startswith("sc://")
+    builder: Any = SparkSession.builder.appName(f"statekit {job.name}")
+    builder = builder.remote(master) if is_server else builder.master(master)
+    quiet = {} if is_server else {"spark.ui.showConsoleProgress": "false"}  # it shows its own
     for name, value in {**quiet, **settings}.items():
         builder = builder.config(name, value)
     try:
-        return session(builder)
+        return builder.getOrCreate() if is_server else session(builder)
     except Exception as error:
-        raise StatekitError(
-            f"Spark did not start with master {master}: {error}. Check that Java 17 or newer is "
-            "installed, and that the master can be reached"
-        ) from error
+        needs = (
+            "Check that pyspark[connect] is installed, and that the server can be reached"
+            if is_server
+            else "Check that Java 17 or newer is installed, and that the master can be reached"
+        )
+        raise StatekitError(f"Spark did not start with {master}: {error}. {needs}") from error

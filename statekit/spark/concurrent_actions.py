@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
+from threading import Thread
 
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame
+from pyspark.sql.utils import is_remote
 
 AT_ONCE = 8
 """The maximum number of concurrent actions. Their tasks share the cores: more actions only keep
@@ -63,7 +65,9 @@ def run_all(actions: Sequence[Action], at_once: int = AT_ONCE) -> None:
         for action in ready[: at_once - running]:
             waiting.remove(action)
             # It has the job group of this thread, by which a stream that is stopped ends its jobs.
-            InheritableThread(target=run, args=(action,), daemon=True).start()
+            # Spark Connect has no such groups, and no streams here.
+            kind = Thread if is_remote() else InheritableThread
+            kind(target=run, args=(action,), daemon=True).start()
             running += 1
         action, error = ended.get()
         running -= 1

@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import InitVar, dataclass, replace
-from functools import cache, partial, reduce
+from functools import cache, cached_property, partial, reduce
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import EpochOffsets, Report, ShardPlans
+from statekit.clock import now_us
 from statekit.errors import IncompleteEpochError, StrayKeyError, UnsortedError
 from statekit.job.chaining import Chain, Pass, passes, passes_before
 from statekit.job.job import Job
@@ -59,7 +61,7 @@ from statekit.spark.frames.shared_reads import (
     shared_rows,
     with_one_read,
 )
-from statekit.spark.session import runs_here, warn_of_settings
+from statekit.spark.session import context_of, cores_of, runs_here, warn_of_settings
 from statekit.spark.worker.commit_records import Reports
 from statekit.spark.worker.pickling import Pickled, PickledBases, pickled, pickled_chain
 from statekit.spark.worker.rows import UnionReader
@@ -88,17 +90,19 @@ class EpochRunner:
         outputs: a sink per name.
         options: of the start.
         first_inputs: per operator, rows that it processes in the first epoch before all others.
-        context: Spark's.
+        spark: the session. With Spark Connect no driver of Spark is in this process: executors are
+            not known, and reports of tasks arrive through the checkpoint.
     """
 
     _coordinator: Coordinator
     _outputs: Mapping[str, Target]
     options: InitVar[StartOptions]
     _first_inputs: Mapping[str, FirstInput]
-    _context: SparkContext
+    _spark: SparkSession
 
     def __post_init__(self, options: StartOptions) -> None:
         job, outputs = self._coordinator.job, self._outputs
+        self._context = context_of(self._spark)
         self._directory = directory_for_copies(self._context, options.working_directory)
         self._rocksdb = options.rocksdb or RocksOptions()
         self._bases = options.bases or BaseOptions()
@@ -120,11 +124,12 @@ class EpochRunner:
         self._closing = ExitStack()
         for sink in self._sinks:
             self._closing.callback(sink.close)
-        self._reports = Reports(self._context)
+        self._reports: Reports = self.new_reports(Report)
         self._reporter = self._reports.begin()
         self._single_read = _is_single_read(job, outputs)
         self._placement: Placement | None = None
-        if not runs_here(self._context):
+        self._started_us = None if runs_here(self._context) else now_us()
+        if self._context is not None and not runs_here(self._context):
             warn_of_settings(self._context)
             self._placement = Placement(
                 self._context,
@@ -163,7 +168,8 @@ class EpochRunner:
             read[0].sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
             self._plans_again = False
         if self._is_narrow and (batch is not None or offsets is not None):
-            set_no_byte_limit(read[0].sparkSession)  # the stream's own, or that of the sources
+            if self._context is not None:
+                set_no_byte_limit(read[0].sparkSession)  # the stream's own, or that of the sources
             self._is_narrow = False
         while True:
             self._coordinator.begin(what=what, offsets=offsets)
@@ -200,9 +206,22 @@ class EpochRunner:
             return True
         return False
 
+    def new_reports(self, report: Any) -> Reports[Any]:
+        """Return a receiver of reports from tasks, which is closed with the sinks.
+
+        Parameters:
+            report: the type of the reports.
+        """
+        through = self._context or self._coordinator.repository
+        reports: Reports[Any] = Reports(through, report)
+        self._closing.callback(reports.close)
+        return reports
+
     @property
     def is_stopped(self) -> bool:
-        """True if Spark's context was stopped."""
+        """True if Spark's context, which is in this process, was stopped."""
+        if self._context is None:
+            return False
         java_context = self._context._jsc
         return java_context is None or bool(java_context.sc().isStopped())
 
@@ -282,7 +301,7 @@ class EpochRunner:
             reporter=self._reporter,
             reader=reader,
             is_combined=is_combined,
-            started_us=None if self._placement is None else self._placement.started_us,
+            started_us=self._started_us,
             recorder=coordinator.recorder,
         )
 
@@ -324,7 +343,7 @@ class EpochRunner:
     def _route(self, each: Pass) -> Route:
         if self._placement is None:
             return Route(self._tasks(each.first))
-        wanted = self._context.defaultParallelism * TASKS_PER_CORE
+        wanted = self._cores * TASKS_PER_CORE
         wanted = min(self._coordinator.parallelism, wanted)
         session = next(iter(self._inputs.values())).sparkSession
         tasks = self._placement.tasks(each.first.name, wanted)
@@ -334,13 +353,24 @@ class EpochRunner:
         """Return the number of tasks for the shards of an operator; None for one task without a
         shuffle.
         """
-        cores: int = self._context.defaultParallelism  # executors come and go
+        cores = self._cores
         count = self._records_before(operator)
         if count is None or count >= cores * _MANY_RECORDS:
             return min(self._coordinator.parallelism, cores * TASKS_PER_CORE)
         if count < _FEW_RECORDS and self._is_small():
             return None
         return min(self._coordinator.parallelism, cores)
+
+    @property
+    def _cores(self) -> int:
+        """The present number of cores: executors come and go."""
+        if self._context is None:
+            return self._remote_cores
+        return self._context.defaultParallelism
+
+    @cached_property
+    def _remote_cores(self) -> int:
+        return cores_of(self._spark)
 
     def _records_before(self, operator: Operator) -> int | None:
         """Return the number of records of an operator in the last epoch; None if the operator is
@@ -362,6 +392,8 @@ class EpochRunner:
             return None
         if tasks is None and not combiner.makes_records():
             return None
+        if self._context is None:
+            return "python"  # what Spark has combined is in a plan of its driver
         count = self._records_before(operator)
         return "jvm" if count is None or count >= _COMBINED_IN_JVM else "python"
 
@@ -498,7 +530,7 @@ def _frames_of(inputs: Mapping[str, DataFrame]) -> list[tuple[DataFrame, set[str
     return [(frame, {name}) for name, frame in inputs.items()]
 
 
-def directory_for_copies(context: SparkContext, given: str | Path | None) -> str | None:
+def directory_for_copies(context: SparkContext | None, given: str | Path | None) -> str | None:
     """Return the directory of working copies; None if each executor uses its default."""
     if given is not None:
         return str(given)

@@ -1,4 +1,4 @@
-"""Sessions for jobs: their settings on a cluster, and their local Python workers."""
+"""Sessions for jobs: classic ones and those of Spark Connect, settings, local Python workers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from statekit.spark.concurrent_actions import compute
 
@@ -29,6 +30,9 @@ _LOCAL_MASTER = re.compile(r"local(\[|$)")  # and not local-cluster[…], which 
 
 _DAEMON = "spark.python.daemon.module"
 _OWN_DAEMON = "statekit.spark.worker_daemon"
+
+_MANY = 100_000
+"""More rows than a cluster has cores."""
 
 
 def session(builder: SparkSession.Builder | None = None) -> SparkSession:
@@ -49,6 +53,27 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
     for name, value in SETTINGS.items():
         chosen = chosen.config(name, value)
     return chosen.getOrCreate()
+
+
+def is_remote(given: object) -> bool:
+    """Return whether a session or a frame is of Spark Connect."""
+    return any(cls.__module__.startswith("pyspark.sql.connect") for cls in type(given).__mro__)
+
+
+def context_of(spark: SparkSession) -> SparkContext | None:
+    """Return the context of a session; None for Spark Connect, whose driver is on the server."""
+    return None if is_remote(spark) else spark.sparkContext
+
+
+def cores_of(spark: SparkSession) -> int:
+    """Return the number of tasks that run at a time. On Spark Connect a small action counts the
+    partitions of a frame that says nothing about them.
+    """
+    context = context_of(spark)
+    if context is not None:
+        return context.defaultParallelism
+    parts = spark.range(_MANY).select(F.spark_partition_id().alias("part"))
+    return int(parts.agg(F.max("part").alias("last")).collect()[0].last) + 1
 
 
 def warn_of_settings(context: SparkContext) -> None:
@@ -133,6 +158,6 @@ def _finds_statekit(python: str | None) -> bool:
     return root in {Path(each).resolve() for each in (*folders, *given, *listed) if each}
 
 
-def runs_here(context: SparkContext) -> bool:
-    """Return whether all of Spark's workers run on this host."""
-    return _LOCAL_MASTER.match(str(context.master)) is not None
+def runs_here(context: SparkContext | None) -> bool:
+    """Return whether all of Spark's workers run on this host. With Spark Connect it is unknown."""
+    return context is not None and _LOCAL_MASTER.match(str(context.master)) is not None

@@ -22,6 +22,9 @@ from statekit.sources.source import Source
 from statekit.spark.failures import translated
 from statekit.spark.frames.source_frames import SourceFrames
 from statekit.spark.query import RUNNING, Query
+from statekit.spark.session import is_remote
+from statekit.spark.worker.commit_records import Reports
+from statekit.spark.worker.reading import BadRecordCount
 
 _RECORDS = 1_000_000
 """Records per input and epoch, at most, if the user chose no number."""
@@ -99,7 +102,8 @@ class SourceQuery(Query):
         with ExitStack() as if_failed:
             if_failed.callback(self._inputs.close)
             self._inputs.open(coordinator.last, coordinator.epoch, reads_here=False)
-            self._frames = SourceFrames(spark, coordinator.job, self._inputs, frames)
+            reports: Reports[BadRecordCount] = self._runner.new_reports(BadRecordCount)
+            self._frames = SourceFrames(spark, coordinator.job, self._inputs, frames, reports)
             loop = EpochLoop(coordinator, self._inputs, self._run_epoch, self._pace)
             if_failed.pop_all()  # the loop closes them
         if not self._inputs.has_streams:
@@ -159,7 +163,11 @@ def pace_of(options: StartOptions) -> Pace:
 
 
 def own_session(spark: SparkSession) -> SparkSession:
-    """Return a session for the frames of sources, with the settings of another one."""
+    """Return a session for the frames of sources, with the settings of another one; over Spark
+    Connect, that one.
+    """
+    if is_remote(spark):
+        return spark  # a clone has a connection of its own, which hangs when Python ends
     session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
     session.conf.set("spark.sql.adaptive.enabled", "false")  # as for micro-batches
     return session

@@ -33,7 +33,7 @@ from statekit.spark.offsets import check_spark_reaches, check_sparks_part
 from statekit.spark.opened_sources import with_frames
 from statekit.spark.query import RUNNING, Query
 from statekit.spark.restarting_query import RestartingQuery
-from statekit.spark.session import use_this_python, warm_workers
+from statekit.spark.session import cores_of, is_remote, use_this_python, warm_workers
 from statekit.spark.source_query import FrameInput, SourceQuery, own_session
 from statekit.spark.worker.pickling import check_sendable
 from statekit.spark.worker.shards import output_schema
@@ -85,7 +85,10 @@ def start_once(
             initial state of a processor written for Spark.
     """
     given = job.origins(inputs)
-    check_classic(spark, given)
+    if is_remote(spark):
+        _check_remote(given)
+    else:
+        check_classic(spark, given)
     check_options(options.rocksdb, options.keep_copies)
     sinks = {name: _target(name, output) for name, output in job.targets(outputs or {}).items()}
     job.check_names(given, sinks)
@@ -106,8 +109,9 @@ def start_once(
             "sources.parquet(path)"
         )
     check_sendable(job)
-    use_this_python(spark)
-    warm_workers(spark)
+    if not is_remote(spark):
+        use_this_python(spark)
+        warm_workers(spark)
     with ExitStack() as opened:
         endpoint = open_endpoint(options.metrics)
         if endpoint is not None:
@@ -117,7 +121,7 @@ def start_once(
         coordinator = _opened(job, spark, repository, options, is_streaming=is_of_spark)
         if endpoint is not None:
             endpoint.serve(job.name, coordinator.metrics)
-        runner = EpochRunner(coordinator, sinks, options, first_inputs or {}, spark.sparkContext)
+        runner = EpochRunner(coordinator, sinks, options, first_inputs or {}, spark)
         opened.callback(runner.close_sinks)
         coordinator.guarantees = guarantees_of(sinks)
         runner.begin_sinks()
@@ -231,13 +235,33 @@ def _target(name: str, output: object) -> Target:
     )
 
 
+def _check_remote(inputs: Mapping[str, object]) -> None:
+    """Refuse streams that Spark reads, for a session of Spark Connect: their function would run on
+    the server, where neither the job nor its checkpoint is open.
+    """
+    for name, of in inputs.items():
+        if (isinstance(of, SparkSource) and of.streaming) or _is_streaming_frame(of):
+            raise StateTypeError(
+                f"input {name!r} is a stream that Spark reads, and the session is of Spark "
+                "Connect, which runs the function of a stream on the server. Nothing was started: "
+                "let "
+                "statekit read the input, with a source such as sources.parquet(path) or "
+                "sources.kafka(topic, servers); or use a classic session, as with "
+                'SparkSession.builder.master("…").getOrCreate() or spark-submit'
+            )
+
+
+def _is_streaming_frame(given: object) -> bool:
+    return isinstance(given, DataFrame) and given.isStreaming
+
+
 def check_classic(spark: object, inputs: Mapping[str, object]) -> None:
-    """Refuse frames of Spark Connect: the callbacks need the driver in this process."""
+    """Refuse frames of Spark Connect, for calls that need the driver of Spark in this process."""
     frames = {f"inputs[{name!r}]": df for name, df in inputs.items()}
     for name, given in {"spark": spark, **frames}.items():
-        if any(cls.__module__.startswith("pyspark.sql.connect") for cls in type(given).__mro__):
+        if is_remote(given):
             raise StateTypeError(
-                f"{name} is a {type(given).__name__} of Spark Connect, and statekit needs a "
+                f"{name} is a {type(given).__name__} of Spark Connect, and this call needs a "
                 "classic session, whose driver is this process: make one with "
                 'SparkSession.builder.master("local[*]").getOrCreate(), or with the master of your '
                 "cluster, and without remote() and SPARK_REMOTE; or let spark-submit run the job"
@@ -254,8 +278,8 @@ def _checked_frames(
             continue
         if not isinstance(df, DataFrame):
             raise StateTypeError(
-                f"inputs[{name!r}] is {type(df).__name__}: give a DataFrame of a classic Spark "
-                "session or a source, or use job.run for Python iterables"
+                f"inputs[{name!r}] is {type(df).__name__}: give a DataFrame or a source, or use "
+                "job.run for Python iterables"
             )
         twice = sorted({column for column in df.columns if df.columns.count(column) > 1})
         if twice:
@@ -290,4 +314,4 @@ def default_parallelism(spark: SparkSession, job: Job, repository: Repository) -
     """
     if repository.latest_epoch() is not None:
         return None
-    return min(spark.sparkContext.defaultParallelism, job.key_groups or DEFAULT_GROUPS)
+    return min(cores_of(spark), job.key_groups or DEFAULT_GROUPS)

@@ -167,9 +167,7 @@ def _on_spark(home: Path, keys: list[int]) -> list[Row]:
     spark = session()
     options = StartOptions(parallelism=len(keys), working_directory=home / "working")
     coordinator = Coordinator.open(job(), Repository(home / "c"), options)
-    runner = EpochRunner(
-        coordinator, {"kept": sk.sinks.writer("noop")}, options, {}, spark.sparkContext
-    )
+    runner = EpochRunner(coordinator, {"kept": sk.sinks.writer("noop")}, options, {}, spark)
     timed = _Timed(coordinator)
     driver = timed.seconds("begin", "plans", "commit")
     drawn, what, spent = random.Random(2), _what(keys), []

@@ -404,16 +404,13 @@ def test_an_input_that_is_no_frame_or_has_a_column_twice_is_refused(runs: Runs) 
         runs.start(counting_job(), {"events": df.join(df.alias("b"))}, outputs=_outputs(runs))
 
 
-@pytest.mark.parametrize("remote", ["spark", "inputs"])
-def test_spark_connect_is_refused_by_name(runs: Runs, remote: str) -> None:
+def test_a_frame_of_spark_connect_is_refused_for_a_classic_session(runs: Runs) -> None:
     """It need not be installed here: a class of such a module stands in for its own."""
-    module = {"__module__": "pyspark.sql.connect.session"}
-    given = type("Remote", (type("Parent", (), module),), {"__module__": "elsewhere"})()
-    spark = given if remote == "spark" else runs.spark
-    df = given if remote == "inputs" else _feed(runs, events(1, SIZE))
+    module = {"__module__": "pyspark.sql.connect.dataframe"}
+    given: Any = type("Remote", (type("Parent", (), module),), {"__module__": "elsewhere"})()
     with pytest.raises(sk.StatekitError, match=r"Remote of Spark Connect.*SparkSession.builder"):
         counting_job().start(
-            spark, {"events": df}, outputs=_outputs(runs), checkpoint=runs.checkpoint
+            runs.spark, {"events": given}, outputs=_outputs(runs), checkpoint=runs.checkpoint
         )
     assert not runs.checkpoint.exists()
 

@@ -21,7 +21,6 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from statekit.checkpoint.manifest import EpochManifest, IdleShards, Report, ShardState
-from statekit.clock import now_us
 from statekit.errors import StorageError
 from statekit.job.chaining import Pass
 from statekit.spark.frames.placed_frame import PlacedFrames
@@ -217,9 +216,6 @@ class Placement:
         parallelism: the number of shards.
         directory: with working copies on each host that outlive a run; None if there are none.
         checkpoint_id: whose copies.
-
-    Attributes:
-        started_us: when the run began.
     """
 
     def __init__(
@@ -229,7 +225,6 @@ class Placement:
         self._parallelism = parallelism
         self._directory = directory
         self._checkpoint_id = checkpoint_id
-        self.started_us = now_us()
         self._tasks: dict[str, _Tasks] = {}
         self._ran_on: dict[Shard, str] = {}
         self._has_looked_for_copies = False

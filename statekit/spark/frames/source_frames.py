@@ -35,14 +35,20 @@ class SourceFrames:
         job: the job.
         inputs: of the run.
         frames: static frames, by input.
+        reports: receives the numbers of bad records.
     """
 
     def __init__(
-        self, spark: SparkSession, job: Job, inputs: RunInputs, frames: Mapping[str, DataFrame]
+        self,
+        spark: SparkSession,
+        job: Job,
+        inputs: RunInputs,
+        frames: Mapping[str, DataFrame],
+        reports: Reports[BadRecordCount],
     ) -> None:
         self._spark, self._inputs, self._given = spark, inputs, frames
         self._collects = {each.name: job.errors_of(each.name) for each in job.sources}
-        self._reports: Reports[BadRecordCount] = Reports(spark.sparkContext, BadRecordCount)
+        self._reports = reports
         self._reporter = self._reports.begin()
         self._sent: dict[str, Pickled[Input]] = {}
         self._schemas: dict[str, StructType] = {}

@@ -1,13 +1,21 @@
-"""Commit records: reports from tasks to the driver through a Spark accumulator.
+"""Commit records: reports from tasks to the driver, beside the outputs.
 
-A task sends its records when it ends, and the driver has them before the action returns: those of
-all tasks that succeeded, which may be several attempts at one shard. So outputs need neither a
-column nor rows for reports.
+The driver has the records of all tasks that succeeded, which may be several attempts at one shard,
+before the action returns. So outputs need neither a column nor rows for reports. There are two
+carriers:
+
+- **An accumulator of Spark**: a task sends its records when it ends.
+- **The checkpoint**, for Spark Connect, which has no accumulators: a task creates one file below
+  `tmp/` with its records as its last step. The driver lists them. A task that fails after that
+  leaves its file: its records count as those of one more attempt.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from pydantic import BaseModel, TypeAdapter
@@ -16,7 +24,10 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from typing_extensions import TypeVar
 
 from statekit.checkpoint.manifest import Report
+from statekit.checkpoint.paths import TMP, report_path, reports_of
+from statekit.checkpoint.store import Store, in_parallel
 from statekit.clock import unique_id
+from statekit.spark.worker.worker_process import opened_repository
 
 R = TypeVar("R", default=Report)
 
@@ -35,42 +46,113 @@ class _Appended(AccumulatorParam[_Records]):
         return value1
 
 
-@dataclass(frozen=True)
-class Reporter:
-    """Sends reports of tasks to the driver.
+class Reporter(ABC):
+    """Sends reports of tasks to the driver, for one run.
 
-    Parameters:
-        records: the accumulator.
-        run: the run that the reports belong to. Tasks of a failed attempt may continue for a while,
-            and report during the next one.
+    Tasks of a failed attempt may continue for a while, and report during the next run.
     """
+
+    run: str
+
+    @abstractmethod
+    def report(self, report: BaseModel) -> None:
+        """Add a report to those of this task."""
+
+    def send(self) -> None:  # noqa: B027 - an accumulator is sent by Spark
+        """Send the reports of this task. Every step calls it once, as its last act."""
+
+
+@dataclass(frozen=True)
+class _AccumulatedReporter(Reporter):
+    """Sends reports through an accumulator. They arrive when the task ends."""
 
     records: Accumulator[_Records]
     run: str
 
     def report(self, report: BaseModel) -> None:
-        """Send a report. It arrives when the task ends."""
         self.records.add([(self.run, report.model_dump_json())])
+
+
+@dataclass(frozen=True)
+class _StoredReporter(Reporter):
+    """Sends the reports of a task as one file of the checkpoint."""
+
+    url: str
+    run: str
+    texts: list[str] = field(default_factory=list)
+
+    def report(self, report: BaseModel) -> None:
+        self.texts.append(report.model_dump_json())
+
+    def send(self) -> None:
+        if self.texts:
+            data = json.dumps(self.texts).encode()
+            self.texts.clear()
+            opened_repository(self.url).create(report_path(self.run), data)
+
+
+class _Accumulated:
+    """Carries the reports of tasks in an accumulator."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._records = context.accumulator([], _Appended())
+
+    def begin(self) -> Reporter:
+        self._records.value = []
+        return _AccumulatedReporter(self._records, unique_id())
+
+    def of(self, run: str) -> Iterator[str]:
+        return (text for own, text in self._records.value if own == run)
+
+    def close(self) -> None:
+        pass
+
+
+class _Stored:
+    """Carries the reports of tasks in files of the checkpoint. The driver deletes them when the
+    next run begins; a garbage collection deletes those of killed drivers.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._read: set[str] = set()
+
+    def begin(self) -> Reporter:
+        self.close()
+        return _StoredReporter(self._store.url, unique_id())
+
+    def of(self, run: str) -> Iterator[str]:
+        begin = reports_of(run)
+        paths = sorted(path for path in self._store.names(TMP) if path.startswith(begin))
+        self._read.update(paths)
+        return (text for data in in_parallel(self._store.read, paths) for text in json.loads(data))
+
+    def close(self) -> None:
+        for path in self._read:
+            self._store.discard(path)
+        self._read.clear()
 
 
 class Reports(Generic[R]):
     """Receives the reports of tasks in the driver, for one run after the other.
 
     Parameters:
-        context: Spark's.
+        through: what carries them: Spark's context, or the checkpoint for Spark Connect.
         report: the type of the reports.
     """
 
-    def __init__(self, context: SparkContext, report: Any = Report) -> None:
+    def __init__(self, through: SparkContext | Store, report: Any = Report) -> None:
         self._report: TypeAdapter[R] = TypeAdapter(report)
-        self._records = context.accumulator([], _Appended())
+        self._carrier = _Stored(through) if isinstance(through, Store) else _Accumulated(through)
 
     def begin(self) -> Reporter:
         """Expect the reports of a run, and forget those of earlier runs."""
-        self._records.value = []
-        return Reporter(self._records, unique_id())
+        return self._carrier.begin()
 
     def of(self, reporter: Reporter) -> list[R]:
         """Return the reports of a run, from all tasks whose actions have returned."""
-        records = [text for run, text in self._records.value if run == reporter.run]
-        return [self._report.validate_json(text) for text in records]
+        return [self._report.validate_json(text) for text in self._carrier.of(reporter.run)]
+
+    def close(self) -> None:
+        """Forget all reports."""
+        self._carrier.close()

@@ -61,6 +61,7 @@ class ReadStep:
             for number in batch.column(0).to_pylist():
                 with input_failures(unpickled(self.read).name, self.epoch):
                     yield from self._read(self.ranges[number])
+        self.reporter.send()
 
     def _read(self, range_: Range) -> Iterator[pa.RecordBatch]:
         declared, (decode, columns) = unpickled(self.read), _made(self.read)

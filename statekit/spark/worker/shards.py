@@ -6,7 +6,6 @@ import contextlib
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain, compress, repeat
 from typing import Any
 
@@ -14,7 +13,6 @@ import pyarrow as pa
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import IdleShards, ShardPlan, ShardPlans, ShardReport
-from statekit.checkpoint.repository import Repository
 from statekit.clock import cpu_us
 from statekit.errors import StrayKeyError
 from statekit.functions.failed_record import FailedRecord
@@ -49,6 +47,7 @@ from statekit.spark.worker.worker_process import (
     collect_rarely,
     executor_id,
     executors_directory,
+    opened_repository,
 )
 from statekit.watermark import is_late
 from statekit.working_copy.base_options import BaseOptions
@@ -190,6 +189,7 @@ class ShardStep:
             yield from self._shard(shard, self._sorted(given), copies, directory, idle)
         for report in idle.reports():
             self.reporter.report(report)
+        self.reporter.send()
 
     def _sorted(self, batches: Batches) -> Batches:
         first = unpickled(self.chains[0]).first
@@ -213,7 +213,7 @@ class ShardStep:
     def _chain(
         self, chained: Chain, shard: int, batches: Batches, copies: DiskCopies, idle: _Idle
     ) -> Batches:
-        repository = _repository(self.url)
+        repository = opened_repository(self.url)
         reports: list[ShardReport | None] = []
         running: list[Generator[list[Any], None, None]] = []
         spent_us = [0] * len(chained.operators)
@@ -516,11 +516,6 @@ def _combined(process: AnyProcess, batches: Batches, plan: ShardPlan, restores: 
     assert combiner is not None
     with with_operator_name(plan.operator):
         yield from combiner.combined_sorted(batches, process.late_us(plan), restores=restores)
-
-
-@cache
-def _repository(url: str) -> Repository:
-    return Repository(url)
 
 
 def _output_batch(

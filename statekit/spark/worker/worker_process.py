@@ -1,4 +1,4 @@
-"""The process of a Python worker: garbage collection, connections to Spark, executor and disk."""
+"""The process of a Python worker: garbage collection, connections, executor and disk."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import stat
 from functools import cache
 from pathlib import Path
 
+from statekit.checkpoint.repository import Repository
 from statekit.runtime.rare_collection import RARE_COLLECTION
 
 
@@ -51,6 +52,12 @@ def _is_from_here(connection: socket.socket) -> bool:
     """
     is_internet = connection.family in (socket.AF_INET, socket.AF_INET6)
     return is_internet and connection.getpeername()[0] in ("127.0.0.1", "::1")
+
+
+@cache
+def opened_repository(url: str) -> Repository:
+    """Return the checkpoint at a URL, opened once in this process."""
+    return Repository(url)
 
 
 @cache

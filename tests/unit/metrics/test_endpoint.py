@@ -21,6 +21,7 @@ from statekit.metrics.address import Address
 from statekit.metrics.definitions import EVENT_TIME_LAG, WATERMARK
 from statekit.metrics.epoch_metrics import EpochMetrics
 from statekit.metrics.option import open_endpoint
+from statekit.metrics.run_metrics import RunMetrics
 from statekit.query.rows.reader import CheckpointReader
 from statekit.runtime.coordinator import Coordinator
 from statekit.timestamp import datetime_to_micros
@@ -210,6 +211,31 @@ def test_the_port_is_free_after_the_run_has_ended_or_failed(
     with pytest.raises(httpx.TransportError):
         httpx.get(found[0])
     assert not [t for t in threading.enumerate() if t.name == "statekit metrics"]
+
+
+def test_a_probe_fails_while_an_epoch_takes_too_long_and_not_between_epochs(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = []
+
+    def write(_: list[Any], epoch: int) -> None:
+        at = address_in(caplog).replace("/metrics", "/healthz")
+        asked = ("", "?longest=60", "?longest=0", "?longest=0&longest=60", "?longest=soon")
+        answers.append([httpx.get(at + question) for question in asked])
+
+    with caplog.at_level(logging.INFO, "statekit.metrics"):
+        shop_job().run({"orders": orders(5)}, outputs={"out": write}, checkpoint=root, metrics=0)
+    given, *_ = answers
+    assert [answer.status_code for answer in given] == [200, 200, 503, 503, 400]
+    assert given[0].json()["status"] == "ok"
+    assert given[0].json()["epoch_seconds"] > 0
+    assert given[2].json()["status"] == "the epoch takes too long"
+    metrics = RunMetrics("shop", [], None, lambda: 0, list)
+    assert metrics.epoch_seconds == 0
+    metrics.begun()
+    assert metrics.epoch_seconds > 0
+    metrics.committed(CheckpointReader(root).manifest, 1.0)
+    assert metrics.epoch_seconds == 0
 
 
 def test_the_port_is_free_after_a_run_that_could_not_start(root: Path) -> None:

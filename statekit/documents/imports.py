@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import sys
-import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.loader import load_module
 from statekit.shown import shown
-
-_DIGEST_CHARACTERS = 16
 
 
 def import_path(of: Any) -> str:
@@ -77,26 +72,6 @@ def import_by_path(path: str, modules: Sequence[str] | None) -> Any:
     if found is None or _named(found)[0] != module:
         raise StateTypeError(f"{shown(path)}: the module {module} does not define {name}")
     return found
-
-
-def source_digest(of: Callable[..., Any]) -> str | None:
-    """Return a digest of the source of a function, with its callbacks if it is a process function.
-
-    It does not change with the place of the function in its file, and not with what it calls.
-    None without a source, as for functions of C.
-    """
-    functions = of.functions if isinstance(of, Process) else (of,)
-    return _digest(functions)
-
-
-def _digest(functions: Iterable[Callable[..., Any]]) -> str | None:
-    digest = hashlib.sha256()
-    for function in functions:
-        try:
-            digest.update(textwrap.dedent(inspect.getsource(function)).encode())
-        except (OSError, TypeError):
-            return None
-    return digest.hexdigest()[:_DIGEST_CHARACTERS]
 
 
 def _named(of: Any) -> tuple[str | None, str | None]:

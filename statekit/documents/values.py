@@ -17,9 +17,10 @@ from pydantic import TypeAdapter, ValidationError
 from statekit.codec.json_form import json_form
 from statekit.connectors.secret_text import SecretText, secret
 from statekit.declared_call import DECLARABLE, DeclaredCall, declared_call_of, given_fields
-from statekit.documents.imports import import_by_path, import_path, source_digest
+from statekit.documents.imports import import_by_path, import_path
 from statekit.documents.signatures import called
 from statekit.documents.types import is_type, type_from_json, type_to_json
+from statekit.documents.used_functions import source_digest, used_digests
 from statekit.errors import StateTypeError
 from statekit.expressions.expression import Expression, expr
 from statekit.functions.process import Process
@@ -95,7 +96,8 @@ def _object_form(value: Any, at: str) -> Any:
         return {"$type": type_to_json(value, lambda part: value_to_json(part, at))}
     if isinstance(value, Process) or callable(value):
         kind = "process" if isinstance(value, Process) else "function"
-        return {f"${kind}": import_path(value), "digest": source_digest(value)}
+        form = {f"${kind}": import_path(value), "digest": source_digest(value)}
+        return {**form, "uses": used} if (used := used_digests(value)) else form
     if is_dataclass(value):
         return _call_form("$object", import_path(type(value)), given_fields(value), at)
     raise StateTypeError(
@@ -270,11 +272,20 @@ class Reading:
         return self._unchanged(found, path, form, at)
 
     def _unchanged(self, found: Any, path: str, form: dict[str, Any], at: str) -> Any:
+        if self.changed:
+            return found
         kept = form.get("digest")
-        if kept is not None and not self.changed and kept != source_digest(found):
+        advice = (
+            "has changed since the document was written: write the document again, or pass "
+            "changed=True to take functions as they are"
+        )
+        if kept is not None and kept != source_digest(found):
+            raise StateTypeError(f"{at}: the source of {path} {advice}")
+        uses = _object(form.get("uses", {}), f"{at}.uses")
+        now = used_digests(found) if uses else {}
+        if changed := [name for name, digest in uses.items() if now.get(name) != digest]:
             raise StateTypeError(
-                f"{at}: the source of {path} has changed since the document was written: write the "
-                "document again, or pass changed=True to take the function as it is"
+                f"{at}: the source of {shown(changed[0])}, which {path} uses, {advice}"
             )
         return found
 
@@ -329,7 +340,7 @@ _TAGS: dict[str, Callable[[Reading, Any, dict[str, Any], str], Any]] = {
 _BESIDE: dict[str, set[str]] = {
     "$call": {"with"},
     "$object": {"with"},
-    "$function": {"digest"},
-    "$process": {"digest"},
+    "$function": {"digest", "uses"},
+    "$process": {"digest", "uses"},
 }
 """What may be beside the tag of a form."""

@@ -9,14 +9,23 @@ change is lost.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from statekit.checkpoint.store import Store
 from statekit.clock import unique_id
-from statekit.errors import FencedError, QueryError, StateTypeError
+from statekit.errors import (
+    CorruptCheckpointError,
+    FencedError,
+    QueryError,
+    RestoreError,
+    StateTypeError,
+)
 from statekit.service.job_record import SubmittedJob, check_submitted_name
+
+_logger = logging.getLogger("statekit.service")
 
 _FOLDER = "submitted"
 _PATH = re.compile(rf"{_FOLDER}/([^/]+)/([0-9]{{20}})\.json")
@@ -54,17 +63,23 @@ class JobRegistry:
         return cls(Store(place))
 
     def jobs(self) -> Mapping[str, SubmittedJob]:
-        """Return the last record of each job, by its name.
+        """Return the last record of each job, by its name. A damaged record is left out, with a
+        warning: the other jobs are not affected.
 
         Raises:
             StorageError: the store cannot be reached.
-            CorruptCheckpointError: a record is damaged.
         """
         versions: dict[str, list[int]] = {}
         for path in self.store.tree(_FOLDER):
             if match := _PATH.fullmatch(path):
                 versions.setdefault(match[1], []).append(int(match[2]))
-        return {name: self._record(name, max(own)) for name, own in sorted(versions.items())}
+        found = {}
+        for name, own in sorted(versions.items()):
+            try:
+                found[name] = self._record(name, max(own))
+            except (CorruptCheckpointError, RestoreError) as error:
+                _logger.warning("job %s is left as it is: %s", name, error)
+        return found
 
     def job(self, name: str) -> SubmittedJob:
         """Return the last record of a job.

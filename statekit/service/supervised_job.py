@@ -250,6 +250,9 @@ class SupervisedJob:
         operation, process = self._work
         if (code := process.exit_code) is None:
             return
+        if process.is_asked:  # this server was not the leader for a while, and has killed it
+            self._work = None
+            return
         error = None if code == 0 else process.reason
         self._done(DoneOperation(operation=operation, error=error, at_us=now_us()))
         self._work = None

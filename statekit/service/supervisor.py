@@ -17,7 +17,7 @@ from typing import ClassVar
 from statekit.checkpoint.sealed_json import Sealed
 from statekit.clock import now_us, stopwatch_s
 from statekit.closing import Closing
-from statekit.errors import StatekitError
+from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError
 from statekit.service.job_record import SubmittedJob
 from statekit.service.leadership import TERM_S, Leadership
 from statekit.service.registry import JobRegistry
@@ -70,7 +70,7 @@ class Supervisor(Closing):
         self._jobs: dict[str, SupervisedJob] = {}
         self._records: Mapping[str, SubmittedJob] = {}
         self._observed: dict[str, ObservedJob] = {}
-        self._earlier: Mapping[str, ObservedJob] = {}
+        self._earlier: Mapping[str, ObservedJob] | None = None
         self._reported: tuple[float, object] = (-_REPORT_S, None)
         self._listed_s = -_LIST_S
         self._has_news, self._ends = threading.Event(), threading.Event()
@@ -108,8 +108,13 @@ class Supervisor(Closing):
         return self._observed if self.is_leader else self._report_of_leader()
 
     def _report_of_leader(self) -> Mapping[str, ObservedJob]:
+        """Return what the leader has reported last; nothing if its report is damaged."""
         data = self.registry.store.read_if_there(_OBSERVED)
-        return {} if data is None else ObservedJobs.from_bytes(data, _OBSERVED).jobs
+        try:
+            return {} if data is None else ObservedJobs.from_bytes(data, _OBSERVED).jobs
+        except (CorruptCheckpointError, RestoreError) as error:
+            _logger.warning("the report of the leader cannot be read: %s", error)
+            return {}
 
     def directory_of(self, job: str) -> Path:
         """Return the directory of the log of a job."""
@@ -131,8 +136,6 @@ class Supervisor(Closing):
             self._has_news.clear()
 
     def _step(self) -> None:
-        if not self._jobs:
-            self._earlier = self._report_of_leader()
         if stopwatch_s() - self._listed_s >= _LIST_S:
             self._listed_s = stopwatch_s()
             self._records = self.registry.jobs()
@@ -141,16 +144,19 @@ class Supervisor(Closing):
                 return
             job = self._jobs.get(name)
             if job is None:
-                directory = self.directory_of(name)
-                job = self._jobs[name] = SupervisedJob(
-                    name, self.registry, directory, self._modules, self._earlier.get(name)
-                )
+                job = self._jobs[name] = self._new(name)
             try:
                 job.step(record)
             except (StatekitError, OSError) as error:
                 _logger.warning("job %s cannot be started or stopped now: %s", name, error)
             self._observed[name] = job.observed(record)
         self._report()
+
+    def _new(self, name: str) -> SupervisedJob:
+        if self._earlier is None:
+            self._earlier = self._report_of_leader()
+        directory, earlier = self.directory_of(name), self._earlier.get(name)
+        return SupervisedJob(name, self.registry, directory, self._modules, earlier)
 
     def _report(self) -> None:
         """Store what was observed, if it has changed."""

@@ -155,9 +155,12 @@ def check_own_site(call: RouteCall) -> None:
     Raises:
         Problem: one did.
     """
-    origin = call.headers.get("origin")
-    is_other = origin is not None and urlsplit(origin).netloc != call.headers.get("host")
-    if is_other or call.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+    site, origin = call.headers.get("sec-fetch-site"), call.headers.get("origin")
+    if site is not None:  # it holds behind a proxy, too
+        is_other = site not in ("same-origin", "none")
+    else:
+        is_other = origin is not None and urlsplit(origin).netloc != call.headers.get("host")
+    if is_other:
         raise Problem(403, "forbidden", "a page of another site may not change jobs here")
 
 

@@ -81,3 +81,14 @@ def test_one_operation_at_a_time_and_each_ends_once() -> None:
     for _ in range(2):
         found = registry.change("shop", lambda job: job.after(done))
         assert (found.operation, found.done, found.generation) == (None, done, 1)
+
+
+def test_a_damaged_record_does_not_hide_the_other_jobs(tmp_path: Path) -> None:
+    registry = JobRegistry.at(tmp_path)
+    registry.submit("bank", "{}", RunChoice(checkpoint="/data/bank"))
+    registry.submit("shop", "{}", RUN)
+    (tmp_path / "submitted" / "bank" / f"{0:020d}.json").write_text("{")
+    fresh = JobRegistry.at(tmp_path)
+    assert list(fresh.jobs()) == ["shop"]
+    with pytest.raises(sk.CorruptCheckpointError):
+        fresh.job("bank")

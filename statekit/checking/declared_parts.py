@@ -92,8 +92,8 @@ def _operator_text(operator: Operator) -> str:
         parts += [f"migrates {spec.name}"] if spec.hooks else []
         parts += [f"redistributes {spec.name}"] if spec.redistribute is not None else []
     if record.timers:
-        names = (name or "all others" for name in record.timer_names or ())
-        parts.append(f"timers: {', '.join(names) or 'of its own'}")
+        names = [name for name in record.timer_names or () if name is not None]
+        parts.append(f"timers {', '.join(names)}" if names else "timers")
     return "; ".join(parts)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -132,6 +134,33 @@ def test_what_a_check_refuses_a_run_refuses_with_the_same_words(written: Path) -
         with pytest.raises(sk.StatekitError) as refused:
             made.run({"orders": []}, checkpoint=written)
         assert str(refused.value) == error.what
+
+
+class Seen(NamedTuple):
+    customer: str
+    at: dt.datetime
+
+
+@sk.process(key="customer", event_time="at")
+def gone(seen: Seen, ctx: sk.Context, last: sk.ValueState[int]) -> Iterator[str]:
+    ctx.timers.set(seen.at + dt.timedelta(hours=1), "leaves")
+    yield seen.customer
+
+
+@gone.on_timer("leaves")
+def leaves(timer: sk.Timer, ctx: sk.Context, last: sk.ValueState[int]) -> Iterator[str]:
+    yield "gone"
+
+
+def test_timers_are_named_and_the_end_of_event_time_is_a_warning(root: Path) -> None:
+    job = sk.Job("shop")
+    job.source("seen", Seen).process(gone).sink("out")
+    records = [Seen("ada", dt.datetime(2026, 1, 31, tzinfo=dt.UTC))]
+    job.run({"seen": records}, checkpoint=root)
+    findings = job.check({"seen": records}, checkpoint=root, connections=False)
+    assert wrong(findings) == [("warning", "checkpoint")]
+    assert any("timers leaves" in each.what for each in findings)
+    assert any("event time has ended" in each.what for each in findings)
 
 
 @pytest.mark.parametrize("content", ["a file", None])

@@ -1,0 +1,1 @@
+"""Programs to learn from, one file each. See README.md in this folder."""

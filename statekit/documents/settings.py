@@ -48,7 +48,7 @@ def with_settings(text: str, settings: Iterable[str]) -> str:
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -294,6 +294,8 @@ def test_sql_with_side_effects_is_refused(idle: JobServer, sql: str) -> None:
         ({"parallelism": 0}, "parallelism"),
         ({"settings": ["source.orders.path=/etc/passwd"]}, "not in a place"),
         ({"settings": ["source.orders.path=../../etc"]}, "not in a place"),
+        ({"settings": ["source.orders.path=" + "[" * 100_000]}, "not in a place"),
+        ({"settings": ["a" * 100_000]}, "sets nothing"),
         ({"unknown": 1}, "unknown field"),
         ({"document": "text"}, "the document of the job"),
         ({"document": {"statekit": "job", "version": 2}}, "version"),
@@ -332,6 +334,16 @@ def test_a_document_of_100_mb_is_refused_before_it_is_read(idle: JobServer) -> N
     except (httpx.WriteError, httpx.RemoteProtocolError):
         return  # the server has closed the connection before the end
     assert (answer.status_code, answer.json()["kind"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize("text", [b'"\\ud800"', b'"\\u0000"', b"\xff", b"NaN", b"1e999", b"'a'"])
+def test_a_document_with_a_text_or_number_that_is_none_is_refused(
+    idle: JobServer, text: bytes
+) -> None:
+    whole = json.dumps({"name": "shop", "document": changed(idle.home, "name", "HERE")}).encode()
+    answer = idle.post("/submitted", content=whole.replace(b'"HERE"', text))
+    assert answer.status_code == 400, answer.text[:200]
+    assert answer.json()["kind"] in ("state_type", "bad_request")
 
 
 @pytest.mark.parametrize("depth", [500, 50_000, 2_000_000])

@@ -112,8 +112,8 @@ def test_manifests_name_one_writer_and_the_commands_of_the_images() -> None:
         ]
         assert deployment["spec"]["replicas"] == 1
         assert deployment["spec"]["strategy"] == {"type": "Recreate"}
-    for name, image in (("job.yaml", "job.Dockerfile"), ("server.yaml", "server.Dockerfile")):
-        command = command_of(DEPLOY / image, *container_of(name)["args"])
+    for name in ("job", "server", "jobs"):
+        command = command_of(DEPLOY / f"{name}.Dockerfile", *container_of(f"{name}.yaml")["args"])
         help = subprocess.run(  # an unknown option would be an error before help is shown
             [BIN / command[0], command[1], "--help"], capture_output=True, text=True, check=True
         ).stdout
@@ -138,17 +138,18 @@ def free_port() -> int:
 @contextlib.contextmanager
 def container(image: str, home: Path, port: int, **environment: str) -> Iterator[Any]:
     """Run the command of an image as a process, with directories and a port of its own."""
-    here = {"/copies": home / "copies", "/state": home / "state", "0.0.0.0": "127.0.0.1"}
     command = command_of(DEPLOY / image)
-    if image.startswith("server"):
+    if not image.startswith("job."):
         command += ["--port", "8321"]
-    for word, own in {**here, "9464": port, "8321": port}.items():
-        command = [each.replace(word, str(own)) for each in command]
+    command = [re.sub("^/(?=copies|state|work|tokens)", f"{home}/", word) for word in command]
+    command = [word.replace("=/state", f"={home}/state") for word in command]
+    command = [word.replace("0.0.0.0", "127.0.0.1") for word in command]
+    command = [re.sub("(?<!/)(9464|8321)$", str(port), word) for word in command]
     with (home / "log").open("ab") as log:
         process = subprocess.Popen(
             [str(BIN / command[0]), *command[1:]],
             cwd=DEPLOY,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            env={**checkout(), **environment},
             stdout=log,
             stderr=subprocess.STDOUT,
         )
@@ -159,10 +160,11 @@ def container(image: str, home: Path, port: int, **environment: str) -> Iterator
         process.wait()
 
 
-def wait_for(probe: str, port: int, log: Path) -> None:
+def wait_for(probe: str, port: int, log: Path, process: Any) -> None:
     """Probe until the answer is good, as Kubernetes does."""
     end = time.monotonic() + PATIENCE_S
     while True:
+        assert process.poll() is None, log.read_text()
         with contextlib.suppress(httpx.HTTPError):
             if httpx.get(f"http://127.0.0.1:{port}{probe}", timeout=5).status_code == 200:
                 return
@@ -183,8 +185,8 @@ def end(process: Any, manifest: str) -> None:
 
 
 def send(kafka: KafkaBroker, topic: str) -> None:
-    lines = [json.dumps({"shop": shop, "cents": cents}) for shop, cents in ORDERS]
-    kafka.produce(topic, lines)
+    for shop, cents in ORDERS:  # one by one, as the broker gives the begin of a batch as the end
+        kafka.produce(topic, [json.dumps({"shop": shop, "cents": cents})])
 
 
 def totals(postgres: PostgresSchema) -> set[tuple[str, int, int]]:
@@ -214,22 +216,44 @@ def test_the_commands_of_the_images_answer_their_probes_and_end_in_the_grace_per
         with container("job.Dockerfile", tmp_path, port, **names) as job:
             probes = probes_of(container_of("job.yaml"))
             assert {own for _, own in probes.values()} == {9464}
-            wait_for(probes["startupProbe"][0], port, log)
+            wait_for(probes["startupProbe"][0], port, log, job)
             wanted = {("north", 300 * start, 2 * start), ("south", 100 * start, start)}
             wait_for_totals(postgres, wanted, log)
             for path, _ in probes.values():
-                wait_for(path, port, log)
+                wait_for(path, port, log, job)
             check(compose["services"]["job"]["healthcheck"], 9464, port)
             end(job, "job.yaml")
     port = free_port()
     with container("server.Dockerfile", tmp_path, port) as server:
         probes = probes_of(container_of("server.yaml"))
         for path, _ in probes.values():
-            wait_for(path, port, log)
+            wait_for(path, port, log, server)
         check(compose["services"]["server"]["healthcheck"], 8321, port)
         answer = httpx.get(f"http://127.0.0.1:{port}/orders/total/cents/north").json()
         assert answer["value"] == 600
         end(server, "server.yaml")
+
+
+def test_the_server_of_jobs_answers_its_probes_and_runs_what_is_submitted(tmp_path: Path) -> None:
+    for name in ("state", "tokens"):
+        (tmp_path / name).mkdir()
+    words = ["token", "deploy", "--manage", "*", "--tokens", str(tmp_path / "tokens/tokens.json")]
+    made = subprocess.run(
+        [BIN / "statekit", *words], env=checkout(), capture_output=True, text=True, check=True
+    )
+    headers = {"Authorization": f"Bearer {made.stdout.split()[0]}"}
+    port = free_port()
+    with container("jobs.Dockerfile", tmp_path, port) as server:
+        for path, _ in probes_of(container_of("jobs.yaml")).values():
+            wait_for(path, port, tmp_path / "log", server)
+        jobs = httpx.get(f"http://127.0.0.1:{port}/submitted", headers=headers)
+        assert jobs.status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{port}/submitted").status_code == 401
+        end(server, "jobs.yaml")
+
+
+def checkout() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def check(healthcheck: dict[str, Any], of_image: int, port: int) -> None:

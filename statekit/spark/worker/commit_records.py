@@ -115,7 +115,7 @@ class _Stored:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._read: set[str] = set()
+        self._read: dict[str, list[str]] = {}
 
     def begin(self) -> Reporter:
         self.close()
@@ -124,8 +124,10 @@ class _Stored:
     def of(self, run: str) -> Iterator[str]:
         begin = reports_of(run)
         paths = sorted(path for path in self._store.names(TMP) if path.startswith(begin))
-        self._read.update(paths)
-        return (text for data in in_parallel(self._store.read, paths) for text in json.loads(data))
+        new = [path for path in paths if path not in self._read]
+        for path, data in zip(new, in_parallel(self._store.read, new), strict=True):
+            self._read[path] = json.loads(data)
+        return (text for path in paths for text in self._read[path])
 
     def close(self) -> None:
         for path in self._read:

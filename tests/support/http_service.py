@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +12,15 @@ from typing import Any
 
 from tests.support.timeouts import PATIENCE_S
 
-__all__ = ["Service", "service"]
+__all__ = ["Service", "free_port", "service"]
+
+
+def free_port() -> int:
+    """Return a port of this host that nobody listens to."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
 
 
 class Service:

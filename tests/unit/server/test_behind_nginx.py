@@ -16,6 +16,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from tests.support.http_service import free_port
 from tests.support.served import Sale, sell, server
 from tests.unit.server.test_access import kind, token_file
 
@@ -61,9 +62,7 @@ def configured(home: Path, address: str, port: int) -> str:
 def nginx(home: Path, address: str) -> Iterator[str]:
     """Run nginx before a server, and yield its address."""
     assert NGINX is not None
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     home.mkdir()
     (home / "nginx.conf").write_text(configured(home, address, port))
     command = [NGINX, "-p", str(home), "-e", str(home / "error.log"), "-c", "nginx.conf"]

@@ -462,6 +462,8 @@ class EpochManifest(Sealed):
         guarantees: how often a record is in the target of each sink after crashes: "exactly once",
             "at least once"; only of sinks that say so.
         bad_records: how many records of sources did not fit their types so far, by source.
+        records_by_source: records of this epoch that were read from each source, before any
+            condition or function, and without bad ones.
         parallelism: the number of shards.
         key_groups: as in the job file.
         writer: the run that committed it.
@@ -483,6 +485,7 @@ class EpochManifest(Sealed):
     batch: int | None = None
     offsets: dict[StoredText, InputOffset] = Field(default={})
     bad_records: dict[StoredText, Count] = Field(default={})
+    records_by_source: dict[StoredText, Count] = Field(default={})
     guarantees: dict[StoredText, StoredText] = Field(default={})
     parallelism: Annotated[int, Field(ge=1, le=32768)]
     key_groups: Annotated[int, Field(ge=1, le=32768)]
@@ -517,7 +520,8 @@ class EpochManifest(Sealed):
 
     def followed_by(self, **changes: Any) -> EpochManifest:
         """Return the manifest of the next epoch: a copy with these changes and a new writer."""
-        own = {"format": FORMAT, "epoch": self.epoch + 1, "previous": self.epoch, "whole": False}
+        own: dict[str, Any] = {"format": FORMAT, "epoch": self.epoch + 1, "previous": self.epoch}
+        own |= {"whole": False, "records_by_source": {}}
         written = {"writer": unique_id(), "committed_at_us": now_us()}
         return EpochManifest(**{**dict(self), **own, **written, **changes})
 
@@ -528,16 +532,6 @@ class EpochManifest(Sealed):
             for name, operator in self.operators.items()
             for state, number in counts(operator).items()
         }
-
-    @property
-    def records_by_stream(self) -> dict[str, int]:
-        """Number of records of this epoch by input stream. Operators that share a stream report the
-        same number.
-        """
-        read: dict[str, int] = {}
-        for operator in self.operators.values():
-            read |= operator.records_by_input
-        return read
 
     @property
     def sets_spark_back(self) -> bool:

@@ -159,7 +159,8 @@ class Progress:
     Attributes:
         epoch: its number.
         batch: Spark's number of the micro-batch; None for a bounded run.
-        records_in: records read from sources.
+        records_in: records read from sources, before any condition or function, and without bad
+            ones. Of streams and frames that Spark itself reads: those that arrive at operators.
         records_out: records emitted by all operators.
         seconds: from the start of the epoch to its commit.
         late: late records of all operators.

@@ -124,8 +124,8 @@ EPOCH_SECONDS = _histogram(
 )
 SOURCE_RECORDS = _counter(
     "statekit_source_records_total",
-    "Records of a source that operators read. Records that pass a function first, such as a "
-    "filter, are not counted.",
+    "Records that were read from a source, before any condition or function, without bad ones. Of "
+    "streams and frames of Spark: the records that arrive at operators.",
     "job source",
 )
 BAD_RECORDS = _counter(

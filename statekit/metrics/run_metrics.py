@@ -47,7 +47,6 @@ class RunMetrics:
 
     Parameters:
         job: the name of the job.
-        sources: the names of its sources.
         last: the epoch that the run follows; None for a new checkpoint.
         now_us: the clock of the run.
         leases: returns the leases that the last garbage collection has read.
@@ -56,13 +55,11 @@ class RunMetrics:
     def __init__(
         self,
         job: str,
-        sources: Iterable[str],
         last: EpochManifest | None,
         now_us: Callable[[], int],
         leases: Callable[[], Sequence[LeaseHeadroom]],
     ) -> None:
         self._job = job
-        self._sources = frozenset(sources)
         self._now_us = now_us
         self._leases = leases
         self._lock = threading.Lock()
@@ -106,9 +103,8 @@ class RunMetrics:
             counts[CHANGE_FILE_BYTES, name] = operator.bytes_written
             last = None if before is None else before.operators.get(name)
             counts[UPLOADED_BYTES, name] = _uploaded(last, operator)
-        read = manifest.records_by_stream
-        for source in self._sources & read.keys():
-            counts[SOURCE_RECORDS, source] = read[source]
+        for source, read in manifest.records_by_source.items():
+            counts[SOURCE_RECORDS, source] = read
         bad_before = {} if before is None else before.bad_records
         for source, bad in manifest.bad_records.items():
             counts[BAD_RECORDS, source] = bad - bad_before.get(source, 0)

@@ -137,8 +137,7 @@ class Coordinator:
         self._drains = False
         self._held_back = HeldBackOperators(job)
         self._by_name = {operator.name: operator for operator in job.operators}
-        sources = [source.name for source in job.sources]
-        self.metrics = RunMetrics(job.name, sources, start.last, self._now_us, self._leases)
+        self.metrics = RunMetrics(job.name, start.last, self._now_us, self._leases)
 
     def _leases(self) -> Sequence[LeaseHeadroom]:
         """Return the leases that were read by the last garbage collection."""
@@ -514,6 +513,7 @@ class Coordinator:
         *,
         batch: int | None = None,
         offsets: EpochOffsets | None = None,
+        read: Mapping[str, int] | None = None,
         bad_records: dict[str, int] | None = None,
     ) -> EpochManifest:
         """Check the reports of all shards, then commit the epoch.
@@ -521,6 +521,8 @@ class Coordinator:
         Parameters:
             batch: Spark's number of the micro-batch, if it was one.
             offsets: where it ends in each input; None leaves them as they were.
+            read: how many records were read from sources. Of sources that are not in it, the
+                records count that arrived at operators.
             bad_records: how many records of sources did not fit their types so far; None, too.
 
         Raises:
@@ -546,6 +548,7 @@ class Coordinator:
                 if bad_records is not None
                 else (previous.bad_records if previous else {})
             ),
+            records_by_source=self._records_by_source(operators, read or {}),
             guarantees=self.guarantees,
             parallelism=self.parallelism,
             key_groups=self.key_groups,
@@ -560,6 +563,23 @@ class Coordinator:
         self._follow(manifest)
         store_unwritten_failure(self.repository)
         return manifest
+
+    def _records_by_source(
+        self, operators: Mapping[str, OperatorEpoch], read: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Return how many records of an epoch were read from each source.
+
+        Spark does not say how many rows its own streams and frames have. Of these, count the
+        records behind the transforms of a source; the largest number if several streams lead from
+        it to operators.
+        """
+        found = {each.name: 0 for each in self.job.sources if each.errors_of is None}
+        for operator in operators.values():
+            for stream, count in operator.records_by_input.items():
+                source = self.job.origin_of(stream)
+                if source in found:
+                    found[source] = max(found[source], count)
+        return found | {name: count for name, count in read.items() if name in found}
 
     def _follow(self, manifest: EpochManifest) -> None:
         """Make a committed epoch the last one: remove its note, and collect earlier epochs."""

@@ -21,13 +21,11 @@ def epoch_progress(
         seconds: from the start of the epoch to its commit.
         batch: Spark's number of the micro-batch; None if there is none.
     """
-    job, operators = coordinator.job, manifest.operators
+    operators = manifest.operators
     return Progress(
         epoch=manifest.epoch,
         batch=batch,
-        records_in=sum(
-            count for stream, count in manifest.records_by_stream.items() if job.is_source(stream)
-        ),
+        records_in=sum(manifest.records_by_source.values()),
         records_out=sum(operator.records_out for operator in operators.values()),
         seconds=seconds,
         processing_time=instant(manifest.processing_time_us),

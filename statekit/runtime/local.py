@@ -10,6 +10,7 @@ import itertools
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field
 from functools import partial
@@ -213,6 +214,7 @@ class LocalRunner:
         offsets: EpochOffsets | None = None,
         decoded: Mapping[str, list[Any]] | None = None,
         columns: Mapping[str, list[pa.RecordBatch]] | None = None,
+        dropped: Mapping[str, int] | None = None,
         bad_records: dict[str, int] | None = None,
         **instants: Any,
     ) -> dict[str, list[Any]]:
@@ -226,20 +228,27 @@ class LocalRunner:
             offsets: where the epoch ends in each input, committed with the state.
             decoded: records of inputs that were made for this epoch, so that nobody else has them.
             columns: records of inputs that only an operator reads that combines them.
+            dropped: how many records of inputs a condition has dropped before.
             bad_records: as for `Coordinator.commit`.
             instants: the clocks, as for `Coordinator.begin`.
         """
         begun_s = stopwatch_s()
         self.coordinator.begin(offsets=offsets, **instants)
         streams = RecordStreams(self.job, self.coordinator.epoch)
+        read = Counter(dropped or {})
         for source in self.job.sources:
             form = self._sources[source.name]
             if columns is not None and source.name in columns:
-                streams.put_columns(source.name, columns[source.name])
-            elif decoded is not None and source.name in decoded:
-                streams.put(source.name, decoded[source.name], form)
+                batches = columns[source.name]
+                streams.put_columns(source.name, batches)
+                read[source.name] += sum(batch.num_rows for batch in batches)
+                continue
+            if decoded is not None and source.name in decoded:
+                records = decoded[source.name]
             else:
-                streams.put(source.name, form.taken(inputs.get(source.name, ())), form)
+                records = form.taken(inputs.get(source.name, ()))
+            streams.put(source.name, records, form)
+            read[source.name] += len(records)
         reports: list[Report] = []
         for operator in self.job.operators:
             failed: list[FailedRecord] = []
@@ -257,7 +266,9 @@ class LocalRunner:
         self.coordinator.check_owner()
         self.coordinator.check_failed(reports)
         emitted = self._write(streams, outputs or {})
-        manifest = self.coordinator.commit(reports, offsets=offsets, bad_records=bad_records)
+        manifest = self.coordinator.commit(
+            reports, offsets=offsets, read=read, bad_records=bad_records
+        )
         self.epoch_seconds = stopwatch_s() - begun_s
         self.coordinator.metrics.committed(manifest, self.epoch_seconds)
         return emitted
@@ -495,11 +506,12 @@ class LocalReader:
         given: dict[str, list[Any]] = {}
         decoded: dict[str, list[Any]] = {}
         columns: dict[str, list[pa.RecordBatch]] = {}
+        dropped = Counter[str]()
         for name, end in (ends or {}).items():
             found, start = self.inputs.inputs[name], self.inputs.offsets[name]
             with input_failures(name, self.runner.coordinator.epoch):
                 if isinstance(found, SourceInput):
-                    self._read(found, start, end, decoded, columns)
+                    self._read(found, start, end, decoded, columns, dropped)
                 elif isinstance(found, IterableInput):
                     given[name] = found.read(start, end)
         offsets = None if ends is None else self.inputs.committed(ends)
@@ -510,6 +522,7 @@ class LocalReader:
                 offsets=offsets,
                 decoded=decoded,
                 columns=columns,
+                dropped=dropped,
                 bad_records=self._bad.so_far,
                 what=what,
             )
@@ -528,11 +541,13 @@ class LocalReader:
         end: InputOffset,
         into: dict[str, list[Any]],
         columns: dict[str, list[pa.RecordBatch]],
+        dropped: Counter[str],
     ) -> None:
         """Read a source, and add its records and bad records by the names of their inputs.
 
         Parameters:
             columns: gets the records, if an operator combines them and they certainly fit.
+            dropped: counts the records that a condition dropped.
         """
         name, decode = found.name, self._decoders[found.name]
         read: Iterator[tuple[str, pa.RecordBatch]] = (
@@ -554,6 +569,7 @@ class LocalReader:
             self._bad.check(name, decoded, self.runner.coordinator.epoch)
             records += decoded.records
             bad += decoded.bad
+            dropped[name] += decoded.dropped
         into[name] = records
         if (errors := self.job.errors_of(name)) is not None:
             into[errors] = bad

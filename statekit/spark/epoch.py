@@ -148,7 +148,7 @@ class EpochRunner:
         what: str,
         batch: int | None = None,
         offsets: EpochOffsets | None = None,
-        counted: Callable[[], dict[str, int]] | None = None,
+        counted: Callable[[], tuple[dict[str, int], dict[str, int]]] | None = None,
     ) -> None:
         """Compute, write and commit one epoch.
 
@@ -156,7 +156,8 @@ class EpochRunner:
             what: the kind of epoch, as for `Coordinator.begin`.
             batch: Spark's number of the micro-batch, if it is one.
             offsets: where it ends in each source, if it reads sources.
-            counted: returns the numbers of bad records, after the inputs were read.
+            counted: returns the numbers of records and of bad records so far, by source, after the
+                inputs were read.
         """
         self._inputs = inputs
         read = [frame for frame, _ in _frames_of(inputs)]
@@ -186,8 +187,10 @@ class EpochRunner:
                 break
         if self._placement is not None:
             reports = self._placement.noted(reports)
-        bad_records = None if counted is None else counted()
-        self._coordinator.commit(reports, batch=batch, offsets=offsets, bad_records=bad_records)
+        records, bad_records = (None, None) if counted is None else counted()
+        self._coordinator.commit(
+            reports, batch=batch, offsets=offsets, read=records, bad_records=bad_records
+        )
 
     def _adapts_to(self, error: BaseException) -> bool:
         """Drop the assumption that made an epoch fail. Return whether the epoch can run again.

@@ -478,7 +478,7 @@ class EpochRead(TypedDict, total=False):
     """The reads of sources in an epoch, as for `EpochRunner.run`."""
 
     offsets: EpochOffsets | None
-    counted: Callable[[], dict[str, int]]
+    counted: Callable[[], tuple[dict[str, int], dict[str, int]]]
 
 
 class WholeQuery(StreamingQuery):

@@ -24,7 +24,7 @@ from statekit.spark.frames.source_frames import SourceFrames
 from statekit.spark.query import RUNNING, Query
 from statekit.spark.session import is_remote
 from statekit.spark.worker.commit_records import Reports
-from statekit.spark.worker.reading import BadRecordCount
+from statekit.spark.worker.reading import ReadCount
 
 _RECORDS = 1_000_000
 """Records per input and epoch, at most, if the user chose no number."""
@@ -102,7 +102,7 @@ class SourceQuery(Query):
         with ExitStack() as if_failed:
             if_failed.callback(self._inputs.close)
             self._inputs.open(coordinator.last, coordinator.epoch, reads_here=False)
-            reports: Reports[BadRecordCount] = self._runner.new_reports(BadRecordCount)
+            reports: Reports[ReadCount] = self._runner.new_reports(ReadCount)
             self._frames = SourceFrames(spark, coordinator.job, self._inputs, frames, reports)
             loop = EpochLoop(coordinator, self._inputs, self._run_epoch, self._pace)
             if_failed.pop_all()  # the loop closes them
@@ -138,11 +138,14 @@ class SourceQuery(Query):
         finally:
             frames.release()
 
-    def _counted(self) -> dict[str, int]:
-        """Return the numbers of bad records so far, after the frames of an epoch were read."""
-        for name, count in self._frames.bad_records().items():
+    def _counted(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the numbers of records of an epoch and of bad records so far, after its frames
+        were read.
+        """
+        read, bad = self._frames.counts()
+        for name, count in bad.items():
             self._bad.add(name, count, self._coordinator.epoch)
-        return self._bad.so_far
+        return dict(read), self._bad.so_far
 
 
 def pace_of(options: StartOptions) -> Pace:

@@ -104,10 +104,14 @@ def test_bad_records_are_a_frame_of_their_own_and_counted(
     log.append("a", [*rows[:3], {"customer": "eve", "cents": None}, *rows[3:]])
     job = sk.Job("shop")
     orders = job.source("orders", Order, log, on_error="collect")
-    orders.process(spending).sink("spent", sk.sinks.parquet(tmp_path / "out"))
+    spent = orders.filter("cents > 3").process(spending)
+    spent.sink("spent", sk.sinks.parquet(tmp_path / "out"))
     orders.errors.sink("errors", sk.sinks.json_lines(tmp_path / "errors"))
-    start(runs, job)
-    assert rows_of(tmp_path / "out") == sums(ORDERS)
+    query = start(runs, job)
+    large = [order for order in ORDERS if order.cents > 3]
+    assert rows_of(tmp_path / "out") == sums(large)
+    assert len(large) < len(ORDERS)
+    assert query.last_progress.records_in == len(ORDERS), "those before the filter"
     (file,) = (tmp_path / "errors").glob("*.jsonl")
     why = "Order.cents is null, but its type does not allow None"
     bad = BadRecord("orders", "a", "3", b'{"customer":"eve","cents":null}', why)

@@ -150,6 +150,8 @@ class JobFacts:
         return page(self.call, template, [self.job.alias, *place], status, **live, **context)
 
     def _source_records(self, epoch: Epoch) -> int:
+        if by_source := epoch["records_by_source"]:
+            return sum(by_source.values())
         names = {each["operator"] for each in self.operators}
         found: dict[str, int] = {}
         for own in epoch["operators"].values():

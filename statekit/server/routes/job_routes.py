@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -82,15 +82,20 @@ async def epochs(call: RouteCall, asked: _EpochsParameters) -> Response:
 
 
 def epoch_items(
-    may_read: MayRead, view: View, facts: Iterable[EpochManifest], sized: str | None = None
+    may_read: MayRead, view: View, facts: Sequence[EpochManifest], sized: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the facts of epochs that a token may read.
+    """Return the facts of epochs that a token may read. The records of sources are of the whole
+    job: a token that may read only some states does not see them.
 
     Parameters:
         sized: the operator whose states' sizes are added.
     """
     readable = {name: _readable(may_read, view.record(name)) for name in view.operators}
-    return [_epoch(each, readable, sized) for each in facts]
+    is_whole = all(len(own) == len(view.record(name).holds) for name, own in readable.items())
+    items = [_epoch(each, readable, sized) for each in facts]
+    for item, each in zip(items, facts, strict=True):
+        item["records_by_source"] = each.records_by_source if is_whole else {}
+    return items
 
 
 def _epoch(

@@ -45,4 +45,4 @@ class ConditionFirst:
             kept = batch.filter(self._condition.of_batch(batch))
         except ProcessError:
             return self._decode(partition, batch)
-        return self._decode(partition, kept)
+        return self._decode(partition, kept)._replace(dropped=batch.num_rows - kept.num_rows)

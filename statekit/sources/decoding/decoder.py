@@ -44,10 +44,12 @@ class Decoded(NamedTuple):
     Parameters:
         records: those that fit, in order.
         bad: the others, in order.
+        dropped: how many fit, and are not in `records` because a condition dropped them.
     """
 
     records: list[Any]
     bad: list[BadRecord]
+    dropped: int = 0
 
 
 Decoder = Callable[[str, pa.RecordBatch], Decoded]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from statekit.spark.worker.pickling import Pickled, pickled
 from statekit.spark.worker.reading import (
     ERROR,
     RECORD,
-    BadRecordCount,
+    ReadCount,
     ReadStep,
     error_type,
     read_schema,
@@ -35,7 +36,7 @@ class SourceFrames:
         job: the job.
         inputs: of the run.
         frames: static frames, by input.
-        reports: receives the numbers of bad records.
+        reports: receives the numbers of records.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class SourceFrames:
         job: Job,
         inputs: RunInputs,
         frames: Mapping[str, DataFrame],
-        reports: Reports[BadRecordCount],
+        reports: Reports[ReadCount],
     ) -> None:
         self._spark, self._inputs, self._given = spark, inputs, frames
         self._collects = {each.name: job.errors_of(each.name) for each in job.sources}
@@ -105,14 +106,16 @@ class SourceFrames:
         numbers = self._spark.range(0, len(parts), 1, len(parts))
         return numbers.mapInArrow(step, self._schemas[name])
 
-    def bad_records(self) -> dict[str, int]:
-        """Return the numbers of bad records of the epoch, by source, after its frames were read."""
-        counts = self._reports.of(self._reporter)
-        by_part = {(each.source, each.partition): each.count for each in counts}
-        found: dict[str, int] = {}
-        for (source, _), count in by_part.items():
-            found[source] = found.get(source, 0) + count
-        return found
+    def counts(self) -> tuple[Counter[str], Counter[str]]:
+        """Return the numbers of records and of bad records of the epoch, by source, after its
+        frames were read. Attempts at a partition report the same numbers.
+        """
+        reports = self._reports.of(self._reporter)
+        read, bad = Counter[str](), Counter[str]()
+        for each in {(each.source, each.partition): each for each in reports}.values():
+            read[each.source] += each.read
+            bad[each.source] += each.bad
+        return read, bad
 
     def release(self) -> None:
         """Release the persisted frames of an epoch."""

@@ -27,12 +27,13 @@ RECORD, ERROR = "record", "error"
 """The columns of a frame of records and bad records: one of them is null in each row."""
 
 
-class BadRecordCount(Record):
-    """The report of a task about the bad records of a partition."""
+class ReadCount(Record):
+    """The report of a task about the records of a partition: those that fit, and bad ones."""
 
     source: StoredText
     partition: StoredText
-    count: Count
+    read: Count
+    bad: Count
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class ReadStep:
         ranges: all ranges of the epoch.
         collects: whether bad records are in the frame, beside the others.
         epoch: the number of the epoch, for messages.
-        reporter: of the numbers of bad records.
+        reporter: of the numbers of records.
     """
 
     read: Pickled[Input]
@@ -65,18 +66,18 @@ class ReadStep:
 
     def _read(self, range_: Range) -> Iterator[pa.RecordBatch]:
         declared, (decode, columns) = unpickled(self.read), _made(self.read)
-        bad = 0
+        read = bad = 0
         for batch in _source_of(declared).read(*range_):
             decoded = decode(range_.partition, batch)
             bad += len(decoded.bad)
+            read += len(decoded.records)
             if decoded.bad and declared.on_error == "fail":
                 raise bad_record_error(declared, decoded.bad[0], self.epoch)
             if decoded.records or (decoded.bad and self.collects):
                 rows = columns.to_batch(decoded.records)
                 yield _with_errors(rows, decoded.bad) if self.collects else rows
-        if bad:
-            count = BadRecordCount(source=declared.name, partition=range_.partition, count=bad)
-            self.reporter.report(count)
+        count = ReadCount(source=declared.name, partition=range_.partition, read=read, bad=bad)
+        self.reporter.report(count)
 
 
 @cache

@@ -230,7 +230,7 @@ def test_a_probe_fails_while_an_epoch_takes_too_long_and_not_between_epochs(
     assert given[0].json()["status"] == "ok"
     assert given[0].json()["epoch_seconds"] > 0
     assert given[2].json()["status"] == "the epoch takes too long"
-    metrics = RunMetrics("shop", [], None, lambda: 0, list)
+    metrics = RunMetrics("shop", None, lambda: 0, list)
     assert metrics.epoch_seconds == 0
     metrics.begun()
     assert metrics.epoch_seconds > 0

@@ -90,6 +90,6 @@ def test_many_readers_do_not_make_many_series() -> None:
     every = [LeaseHeadroom(f"r{n}", n, float(n), n, 1.0) for n in range(200)]
     runner = LocalRunner(tally_job(), Repository.in_memory(), MemoryCopies())
     runner.epoch({"records": entries(0, 5)})
-    metrics = RunMetrics("tally", [], runner.coordinator.last, lambda: 0, lambda: every[::-1])
+    metrics = RunMetrics("tally", runner.coordinator.last, lambda: 0, lambda: every[::-1])
     labels = {labels for metric, labels, _ in metrics.samples() if "reader" in metric.labels}
     assert labels == {("tally", f"r{n}") for n in range(50)}  # those with the least headroom

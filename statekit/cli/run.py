@@ -25,6 +25,7 @@ from statekit.job.progress import Progress
 from statekit.job.restarts import is_mended_by_restart
 from statekit.runtime.progress_line import ProgressLine
 from statekit.runtime.stop_signals import stop_with_input, stopped_by_signals
+from statekit.service.run_report import ERROR_MAX
 
 ENDS_WITHIN_S = 5.0
 """The time that a run has for its current epoch after the end of its standard input, in seconds."""
@@ -99,6 +100,12 @@ def run_job(
             help="Also stop when the standard input ends, because the supervisor has ended.",
         ),
     ] = False,
+    reports_to: Annotated[
+        int | None,
+        typer.Option(
+            "--reports-to", help="The number of a file that the supervisor has opened for reports."
+        ),
+    ] = None,
 ) -> None:
     """Run a job: in this process, or on Spark.
 
@@ -115,10 +122,11 @@ def run_job(
     }
     pace = {"heartbeat": heartbeat, "drain": drain, "epoch_size": epoch_size, "trigger": trigger}
     stop = Event()
+    reports = None if reports_to is None else _Reports(reports_to, stop)
     try:
         declared = declared_job(job, set_ or (), module)
         check_runs_alone(declared)
-        with stopped_by_signals(stop), _reported(stop) as on_epoch:
+        with stopped_by_signals(stop), _reported(stop, reports) as on_epoch:
             if ends_with_input:
                 stop_with_input(stop, ENDS_WITHIN_S)
             options["on_epoch"] = on_epoch
@@ -132,6 +140,9 @@ def run_job(
                 run_on_spark(declared, spark, settings, checkpoint, start, stop)
     except StatekitError as error:
         print_error(error)
+        if reports is not None:
+            text = f"{type(error).__name__} ({error.kind})\n{error}"
+            reports.send({"error": text[:ERROR_MAX]})
         raise typer.Exit(FAILED if is_mended_by_restart(error) else FAILED_FOR_GOOD) from error
 
 
@@ -194,15 +205,42 @@ def _spark_settings(conf: Sequence[str]) -> dict[str, str]:
     return settings
 
 
+class _Reports:
+    """The reports to a supervisor, in a pipe that it has opened.
+
+    Parameters:
+        number: of the open file.
+        stop: is set if nobody reads them any more.
+    """
+
+    def __init__(self, number: int, stop: Event) -> None:
+        try:
+            self._pipe = os.fdopen(number, "w")
+            os.set_inheritable(number, False)  # not for processes that the job starts
+        except OSError as error:
+            raise typer.BadParameter(f"--reports-to={number}: {error}") from error
+        self._stop = stop
+
+    def send(self, report: dict[str, object]) -> None:
+        """Send a report at once."""
+        try:
+            print(json.dumps(report), file=self._pipe, flush=True)
+        except BrokenPipeError:
+            self._stop.set()
+
+
 @contextlib.contextmanager
-def _reported(stop: Event) -> Iterator[Callable[[Progress], None]]:
+def _reported(stop: Event, reports: _Reports | None) -> Iterator[Callable[[Progress], None]]:
     """Yield what reports each epoch: a line in the terminal, or JSON.
 
     Parameters:
         stop: is set if nobody reads the JSON any more.
+        reports: to a supervisor, which gets each epoch too; None without one.
     """
 
     def print_json(progress: Progress) -> None:
+        if reports is not None:
+            reports.send({"progress": progress_as_data(progress)})
         try:
             print(json.dumps(progress_as_data(progress)), flush=True)
         except BrokenPipeError:

@@ -53,6 +53,8 @@ def stop_with_input(stop: threading.Event, within_s: float) -> None:
                 pass
         stop.set()
         sleep_s(within_s)
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # with what the job has forked, which holds its lock
         os._exit(1)
 
     threading.Thread(target=wait, name="statekit input", daemon=True).start()

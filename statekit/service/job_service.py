@@ -230,7 +230,7 @@ class JobService(Closing):
     def _described(self, record: SubmittedJob, seen: ObservedJob | None) -> dict[str, Any]:
         """Return what users are shown of a job."""
         seen = seen or ObservedJob(status="stopped" if record.desired == "stopped" else "starting")
-        progress = seen.progress or {}
+        progress = seen.progress
         age_us = None if seen.progress_at_us is None else now_us() - seen.progress_at_us
         without_us = 0 if seen.since_us is None else now_us() - seen.since_us
         alert_us = duration_to_micros(record.run.alert_after, "alert_after")
@@ -240,14 +240,14 @@ class JobService(Closing):
             "desired": record.desired,
             "process": seen.process,
             **record.run.model_dump(),
-            "epoch": progress.get("epoch"),
+            "epoch": progress and progress.epoch,
             "last_epoch_at": _at(seen.progress_at_us),
             "last_epoch_age_s": None if age_us is None else max(0, age_us // 1_000_000),
             "is_late": record.desired == "running" and without_us > alert_us,
-            "records_per_second": progress.get("records_per_second"),
-            "lag": progress.get("lag") or {},
-            "state_rows": progress.get("state_rows"),
-            "state_bytes": progress.get("state_bytes"),
+            "records_per_second": progress and progress.records_per_second,
+            "lag": progress.lag if progress else {},
+            "state_rows": progress and progress.state_rows,
+            "state_bytes": progress and progress.state_bytes,
             "failures": seen.failures,
             "last_failure": seen.last_failure,
             "last_failure_at": _at(seen.last_failure_at_us),

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from statekit.checkpoint.paths import SAVEPOINT, SAVEPOINTS
 from statekit.checkpoint.repository import Repository
@@ -20,6 +20,7 @@ from statekit.service.job_log import JobLog
 from statekit.service.job_process import ChildProcess, taken_lock
 from statekit.service.job_record import DoneOperation, JobEnd, PendingOperation, SubmittedJob
 from statekit.service.registry import JobRegistry
+from statekit.service.run_report import JobProgress
 
 _logger = logging.getLogger("statekit.service")
 
@@ -46,7 +47,7 @@ class ObservedJob(Record):
         failures: how often its process has failed since the supervisor has known it.
         last_failure: why it failed last; None if it did not.
         last_failure_at_us: when, in microseconds since 1970 UTC.
-        progress: the last epoch, as `statekit run` prints it; None if none is known.
+        progress: the last epoch; None if none is known.
         progress_at_us: when that was, in microseconds since 1970 UTC.
         since_us: since when the job is to run without an epoch, in microseconds since 1970 UTC:
             the time of the last epoch, or of the start if that was later; None if it is not to run.
@@ -57,7 +58,7 @@ class ObservedJob(Record):
     failures: int = 0
     last_failure: str | None = None
     last_failure_at_us: int | None = None
-    progress: dict[str, Any] | None = None
+    progress: JobProgress | None = None
     progress_at_us: int | None = None
     since_us: int | None = None
 
@@ -95,7 +96,7 @@ class SupervisedJob:
         self._done_id = ""
         self._failures = 0
         self._last_failure: tuple[str, int] | None = None
-        self._last_progress: tuple[dict[str, Any], int | None] | None = None
+        self._last_progress: tuple[JobProgress, int | None] | None = None
         self._started_us = now_us()
         if earlier is not None:
             self._failures = earlier.failures
@@ -122,7 +123,7 @@ class SupervisedJob:
             since_us=max(self._started_us, progress_at_us or 0) if is_to_run else None,
         )
 
-    def _progress(self) -> tuple[dict[str, Any], int | None] | None:
+    def _progress(self) -> tuple[JobProgress, int | None] | None:
         if self._process is not None and self._process.progress is not None:
             return self._process.progress, self._process.progress_at_us
         return self._last_progress
@@ -179,7 +180,7 @@ class SupervisedJob:
         self._generation = record.generation
         document = self.directory / "document.json"
         document.write_text(record.document)
-        self._process = ChildProcess(self._words(record, document), self._log, lock)
+        self._process = ChildProcess(self._words(record, document), self._log, lock, reports=True)
 
     def _words(self, record: SubmittedJob, document: Path) -> list[str]:
         run = record.run

@@ -5,6 +5,8 @@ counted twice or not at all.
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +15,17 @@ import statekit as sk
 from statekit.documents.settings import with_settings
 
 MODULE = "tests.support.submitted_jobs"
+
+
+HOSTILE_LINES = (
+    '{"epoch": NaN}',
+    '{"epoch": "x", "lag": 5, "records_per_second": "zz"}',
+    '{"epoch": 1e999, "state_rows": -1}',
+    '{"epoch": ' + "[" * 60_000,
+    '{"progress": {"epoch": 77}}',
+    "\x1b]0;owned\x07",
+)
+"""What a module may print: none of it is about an epoch."""
 
 
 class Order(NamedTuple):
@@ -24,6 +37,13 @@ class Order(NamedTuple):
 def counted(order: Order, sum: sk.ValueState[int]) -> Iterator[Order]:
     if order.customer == "unlucky":
         raise ValueError("an unlucky order")
+    if order.customer == "printing":
+        for line in HOSTILE_LINES:
+            print(line, flush=True)
+    if order.customer == "forking":
+        if os.fork() == 0:
+            time.sleep(600)
+        os._exit(7)
     sum.update((sum.get() or 0) + order.cents)
     yield Order(order.customer, sum.get() or 0)
 

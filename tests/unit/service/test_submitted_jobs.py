@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -18,7 +19,7 @@ from statekit.server.admission.options import JobServerOptions
 from statekit.server.admission.token_file import add_token
 from statekit.server.serve import job_service
 from tests.support.served import server
-from tests.support.submitted_jobs import MODULE, document, order, totals
+from tests.support.submitted_jobs import HOSTILE_LINES, MODULE, document, order, totals
 from tests.support.waiting import until
 
 
@@ -95,6 +96,23 @@ def test_a_job_is_submitted_stopped_started_rescaled_rolled_back_and_saved(tmp_p
         until(lambda: client.submitted_job("shop")["parallelism"] == 3)
         assert before["parallelism"] == 2
         assert any('"epoch": 0' in line for line in client.job_log("shop"))
+
+
+def test_a_module_that_prints_cannot_pretend_to_be_at_an_epoch(tmp_path: Path) -> None:
+    with job_server(tmp_path) as running, running.client() as client:
+        client.submit(document(tmp_path), "shop")
+        order(tmp_path, "a", ("printing", 1))
+        until(lambda: client.submitted_job("shop")["epoch"] == 0, 40)
+        reader = add_token(tmp_path / "tokens.json", "reader", ["*"], ["*"], replace=True)
+        cookie = f"statekit-token-{httpx.URL(running.url).port}={quote(reader, safe='')}"
+        for path in ("/submitted", "/metrics", "/-/submitted", "/-/submitted/shop"):
+            sent = {"Cookie": cookie} if "-" in path else {"Authorization": f"Bearer {reader}"}
+            assert httpx.get(running.url + path, headers=sent).status_code == 200, path
+        log = client.job_log("shop")
+        assert all(line[:60_000] in {own[:60_000] for own in log} for line in HOSTILE_LINES)
+        order(tmp_path, "b", ("ada", 1))
+        until(lambda: client.submitted_job("shop")["epoch"] == 1, 40)
+        client.stop_job("shop")
 
 
 def test_the_client_of_an_event_loop_does_the_same(idle: JobServer) -> None:

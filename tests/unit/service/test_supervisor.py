@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from statekit.checkpoint.repository import Repository
 from statekit.clock import unique_id
 from statekit.service.job_log import last_lines
 from statekit.service.job_record import PendingOperation, RunChoice, SubmittedJob
 from statekit.service.registry import JobRegistry
+from statekit.service.run_report import JobProgress
 from statekit.service.supervised_job import ObservedJob, has_savepoint
-from statekit.service.supervisor import Supervisor
+from statekit.service.supervisor import ObservedJobs, Supervisor
 from tests.support.submitted_jobs import MODULE, document, order, totals
 from tests.support.waiting import until
 
@@ -58,7 +62,7 @@ def test_a_job_runs_stops_goes_on_and_its_process_is_replaced(tmp_path: Path) ->
         until(lambda: shop(running).progress is not None)
         first = shop(running)
         assert first.progress is not None
-        assert (first.status, first.progress["epoch"], first.failures) == ("running", 0, 0)
+        assert (first.status, first.progress.epoch, first.failures) == ("running", 0, 0)
         change(running, SubmittedJob.stopped)
         until(lambda: shop(running).status == "stopped")
         order(tmp_path, "b", ("ada", 1))
@@ -135,3 +139,38 @@ def test_a_job_that_reads_its_input_once_ends_and_a_failing_one_is_given_up(tmp_
         assert shop(running).failures == 2
         assert "an unlucky order" in (shop(running).last_failure or "")
         assert totals(tmp_path) == [("ada", 5)]
+
+
+def test_a_job_that_forked_ends_with_its_children(tmp_path: Path) -> None:
+    with supervised(tmp_path) as running:
+        submit(running, tmp_path, restart="1 in 1 minute")
+        order(tmp_path, "a", ("forking", 1))
+        until(lambda: shop(running).failures == 2, 40)  # the child had held the lock of the job
+        until(lambda: shop(running).status == "failed", 20)
+        assert shop(running).last_failure == "it ended with exit code 7"
+
+
+def test_the_reason_of_a_failure_is_its_error_and_not_what_the_module_printed(
+    tmp_path: Path,
+) -> None:
+    with supervised(tmp_path) as running:
+        submit(running, tmp_path, restart="1 in 1 minute")
+        order(tmp_path, "a", ("printing", 1), ("unlucky", 1))
+        until(lambda: shop(running).last_failure is not None, 40)
+        reason = shop(running).last_failure or ""
+        assert reason.startswith("ProcessError"), reason
+        assert "owned" not in reason
+
+
+def test_a_stored_report_with_a_wrong_epoch_is_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = JobRegistry.at(tmp_path / "registry")
+    progress = JobProgress.model_construct(epoch="x", lag=5)
+    seen = ObservedJob.model_construct(status="running", failures=0, progress=progress)
+    with warnings.catch_warnings(action="ignore"):  # of the serializer
+        report = ObservedJobs.model_construct(term=0, at_us=0, jobs={"shop": seen}).to_bytes()
+    registry.store.replace("observed.json", report)
+    with Supervisor(registry, tmp_path / "work", [MODULE]) as other:
+        assert other.observed() == {}
+    assert "the report of the leader cannot be read" in caplog.text

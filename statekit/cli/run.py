@@ -13,11 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
+from statekit.checking.checkpoint_fit import stored_job
 from statekit.cli.arguments import JobName
 from statekit.cli.tables import print_error, say
 from statekit.codec.json_form import instant_text
 from statekit.documents.settings import with_settings
-from statekit.errors import StatekitError, StateTypeError
+from statekit.errors import RestoreError, StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.loader import check_runs_alone, load_job
 from statekit.job.options import StartOptions
@@ -100,6 +101,10 @@ def run_job(
             help="Also stop when the standard input ends, because the supervisor has ended.",
         ),
     ] = False,
+    continues: Annotated[
+        str | None,
+        typer.Option(help="The id that the checkpoint must have: refuse another or an empty one."),
+    ] = None,
     reports_to: Annotated[
         int | None,
         typer.Option(
@@ -122,10 +127,12 @@ def run_job(
     }
     pace = {"heartbeat": heartbeat, "drain": drain, "epoch_size": epoch_size, "trigger": trigger}
     stop = Event()
-    reports = None if reports_to is None else _Reports(reports_to, stop)
+    reports = None if reports_to is None else _Reports(reports_to, checkpoint, stop)
     try:
         declared = declared_job(job, set_ or (), module)
         check_runs_alone(declared)
+        if continues is not None:
+            _check_continues(checkpoint, continues)
         with stopped_by_signals(stop), _reported(stop, reports) as on_epoch:
             if ends_with_input:
                 stop_with_input(stop, ENDS_WITHIN_S)
@@ -178,6 +185,30 @@ def read_text(path: str) -> str:
         raise StateTypeError(f"the document {path} cannot be read: {error}") from error
 
 
+def _check_continues(checkpoint: str, id_: str) -> None:
+    """Check that a checkpoint with epochs is there, and is the one of before.
+
+    Raises:
+        RestoreError: it is not.
+        StatekitError: it cannot be read.
+    """
+    found = _checkpoint_id(checkpoint)
+    if found == id_:
+        return
+    what = "has no epoch" if found is None else f"has the id {found}"
+    raise RestoreError(
+        f"{checkpoint} {what}, and the job has committed epochs to a checkpoint of the id {id_}: "
+        "nothing was started, because all outputs would be repeated. Mount or restore the "
+        "checkpoint and start the job. To begin anew instead, leave out --continues; at a server: "
+        "`statekit start URL NAME --anew`"
+    )
+
+
+def _checkpoint_id(checkpoint: str) -> str | None:
+    stored = stored_job(checkpoint)
+    return None if stored is None or stored.last is None else stored.job_file.id
+
+
 def _run_here(
     job: Job, checkpoint: str, options: dict[str, Any], *, follow: bool, stop: Event
 ) -> None:
@@ -210,16 +241,25 @@ class _Reports:
 
     Parameters:
         number: of the open file.
+        checkpoint: of the run.
         stop: is set if nobody reads them any more.
     """
 
-    def __init__(self, number: int, stop: Event) -> None:
+    def __init__(self, number: int, checkpoint: str, stop: Event) -> None:
         try:
             self._pipe = os.fdopen(number, "w")
             os.set_inheritable(number, False)  # not for processes that the job starts
         except OSError as error:
             raise typer.BadParameter(f"--reports-to={number}: {error}") from error
-        self._stop = stop
+        self._checkpoint, self._stop = checkpoint, stop
+        self._id: str | None = None
+
+    def send_progress(self, progress: Progress) -> None:
+        """Send an epoch, with the id of the checkpoint."""
+        if self._id is None:
+            with contextlib.suppress(StatekitError):  # the next epoch asks again
+                self._id = _checkpoint_id(self._checkpoint)
+        self.send({"progress": {**progress_as_data(progress), "checkpoint": self._id}})
 
     def send(self, report: dict[str, object]) -> None:
         """Send a report at once."""
@@ -240,7 +280,7 @@ def _reported(stop: Event, reports: _Reports | None) -> Iterator[Callable[[Progr
 
     def print_json(progress: Progress) -> None:
         if reports is not None:
-            reports.send({"progress": progress_as_data(progress)})
+            reports.send_progress(progress)
         try:
             print(json.dumps(progress_as_data(progress)), flush=True)
         except BrokenPipeError:

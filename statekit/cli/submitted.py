@@ -104,10 +104,20 @@ def list_jobs(url: Server, as_json: AsJson = False) -> None:
             say(f"{job['name']} failed at {job['last_failure_at']}: {job['last_failure']}")
 
 
-def start_job(url: Server, name: Name) -> None:
+def start_job(
+    url: Server,
+    name: Name,
+    anew: Annotated[
+        bool,
+        typer.Option(
+            "--anew",
+            help="Also if its checkpoint is gone: it begins anew, and repeats its outputs.",
+        ),
+    ] = False,
+) -> None:
     """Start a job of a server that was stopped, has failed or has ended."""
     with client_of(url) as client:
-        _print(client.start_job(name), url)
+        _print(client.start_job(name, anew=anew), url)
 
 
 def stop_job(url: Server, name: Name) -> None:

@@ -295,11 +295,17 @@ class _Exchanges:
         found: dict[str, Any] = (yield from self._sent("GET", _submitted(name), {})).json()
         return found
 
-    def start_job(self, name: str) -> Exchange[dict[str, Any]]:
+    def start_job(self, name: str, *, anew: bool = False) -> Exchange[dict[str, Any]]:
         """Let a submitted job run, and return its description. The errors are those of
         `submitted_job`.
+
+        Parameters:
+            anew: start it also if its checkpoint is gone: it begins anew, and repeats its outputs.
         """
-        return (yield from self._asked(_submitted(name, "start"), None))
+        params = {"anew": "true"} if anew else {}
+        answer = yield from self._sent("POST", _submitted(name, "start"), params, b"")
+        found: dict[str, Any] = answer.json()
+        return found
 
     def stop_job(self, name: str) -> Exchange[dict[str, Any]]:
         """Stop a submitted job after its epoch, and return its description. The errors are those of

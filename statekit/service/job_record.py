@@ -108,6 +108,8 @@ class SubmittedJob(Sealed):
         operation: what is to be done with its checkpoint.
         done: the last operation that was done.
         end: of its last generation; None while it is to run on.
+        checkpoint_id: of the checkpoint, once an epoch was committed: a start with another or an
+            empty one is refused.
     """
 
     title: ClassVar[str] = "a submitted job"
@@ -122,6 +124,7 @@ class SubmittedJob(Sealed):
     operation: PendingOperation | None = None
     done: DoneOperation | None = None
     end: JobEnd | None = None
+    checkpoint_id: StoredId | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -141,6 +144,20 @@ class SubmittedJob(Sealed):
     def restarted(self) -> SubmittedJob:
         """Return the record when a new process is to run it."""
         return self.model_copy(update={"desired": "running", "generation": self.generation + 1})
+
+    def begun_anew(self) -> SubmittedJob:
+        """Return the record when a new process is to run it with whatever checkpoint it finds."""
+        return self.restarted().model_copy(update={"checkpoint_id": None})
+
+    def continued(self, checkpoint_id: str, generation: int) -> SubmittedJob:
+        """Return the record after an epoch of a generation was observed.
+
+        Parameters:
+            checkpoint_id: to which it was committed.
+        """
+        if (self.generation, self.checkpoint_id) != (generation, None):
+            return self
+        return self.model_copy(update={"checkpoint_id": checkpoint_id})
 
     def rescaled(self, parallelism: int) -> SubmittedJob:
         """Return the record with another parallelism. The next start of the job rescales its state.

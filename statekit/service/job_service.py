@@ -131,9 +131,13 @@ class JobService(Closing):
         check_run(run)
         return run
 
-    def start(self, name: str) -> dict[str, Any]:
-        """Let a job run. One that runs already goes on."""
-        return self._changed(name, SubmittedJob.started)
+    def start(self, name: str, *, anew: bool = False) -> dict[str, Any]:
+        """Let a job run. One that runs already goes on.
+
+        Parameters:
+            anew: whether it may begin with another checkpoint than before, or an empty one.
+        """
+        return self._changed(name, SubmittedJob.begun_anew if anew else SubmittedJob.started)
 
     def restart(self, name: str) -> dict[str, Any]:
         """Let a job run in a new process."""

@@ -94,6 +94,7 @@ class SupervisedJob:
         # The record that `step` gets may be older than the last change that was made here.
         self._ended_generation = -1
         self._done_id = ""
+        self._continued: tuple[int, str] | None = None
         self._failures = 0
         self._last_failure: tuple[str, int] | None = None
         self._last_progress: tuple[JobProgress, int | None] | None = None
@@ -147,6 +148,7 @@ class SupervisedJob:
         Raises:
             StatekitError: the registry cannot be changed. The next step tries again.
         """
+        self._note_checkpoint(record)
         if self._process is not None and (code := self._process.exit_code) is not None:
             self._note_end(self._process, code, record)
         if self._work is not None:
@@ -158,6 +160,17 @@ class SupervisedJob:
                 self._process.ask_to_end(STOPS_WITHIN_S)
         elif self._is_to_start(record):
             self._start(record)
+
+    def _note_checkpoint(self, record: SubmittedJob) -> None:
+        """Store which checkpoint the job has, when its first epoch is observed."""
+        progress = None if self._process is None else self._process.progress
+        if progress is None or progress.checkpoint is None or record.checkpoint_id is not None:
+            return
+        own = self._generation, progress.checkpoint
+        if own != self._continued:
+            generation, id_ = own
+            self._registry.change(self._name, lambda last: last.continued(id_, generation))
+            self._continued = own
 
     def _is_to_stop(self, record: SubmittedJob) -> bool:
         is_other = self._generation != record.generation
@@ -186,6 +199,9 @@ class SupervisedJob:
         run = record.run
         words = ["run", str(document), f"--checkpoint={run.checkpoint}", "--ends-with-input"]
         words += ["--follow"] if run.follow else []
+        noted = self._continued if self._continued and record.checkpoint_id is None else None
+        own = noted[1] if noted and noted[0] == record.generation else record.checkpoint_id
+        words += [] if own is None else [f"--continues={own}"]
         words += [f"--module={module}" for module in self._modules]
         for name, given in (
             ("parallelism", run.parallelism),

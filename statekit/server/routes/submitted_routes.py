@@ -235,10 +235,18 @@ async def submitted_log(call: RouteCall, name: str, asked: LogParameters) -> Res
     return PlainTextResponse("".join(f"{line}\n" for line in lines))
 
 
+class StartParameters(BaseModel, extra="forbid"):
+    """How a job is started."""
+
+    anew: bool = Field(
+        False, description="Also with an empty checkpoint, or another one: outputs are repeated."
+    )
+
+
 @routes.post(f"{_NAME}/start", _JOB, problems=_OF_JOB)
-async def start_submitted(call: RouteCall, name: str) -> Response:
+async def start_submitted(call: RouteCall, name: str, asked: StartParameters) -> Response:
     """Let a job run. One that runs already goes on."""
-    return await _changed(call, name, lambda service: service.start(name))
+    return await _changed(call, name, lambda service: service.start(name, anew=asked.anew))
 
 
 @routes.post(f"{_NAME}/stop", _JOB, problems=_OF_JOB)

@@ -150,6 +150,39 @@ def test_a_job_that_forked_ends_with_its_children(tmp_path: Path) -> None:
         assert shop(running).last_failure == "it ended with exit code 7"
 
 
+def test_a_job_whose_checkpoint_has_vanished_is_not_started(tmp_path: Path) -> None:
+    with supervised(tmp_path) as running:
+        submit(running, tmp_path)
+        order(tmp_path, "a", ("ada", 5))
+        until(lambda: running.registry.job("shop").checkpoint_id is not None, 40)
+    (tmp_path / "state").rename(tmp_path / "unmounted")
+    with supervised(tmp_path) as running:
+        until(lambda: shop(running).status == "failed", 40)
+        assert "Mount or restore the checkpoint" in (shop(running).last_failure or "")
+        assert totals(tmp_path) == [("ada", 5)]
+        (tmp_path / "state").mkdir(exist_ok=True)  # the place where a volume is mounted
+        change(running, SubmittedJob.started)
+        until(lambda: shop(running).failures == 2, 40)
+        (tmp_path / "state").rmdir()
+        (tmp_path / "unmounted").rename(tmp_path / "state")
+        order(tmp_path, "b", ("ada", 1))
+        change(running, SubmittedJob.started)
+        until(lambda: totals(tmp_path) == [("ada", 5), ("ada", 6)], 40)
+
+
+def test_a_job_begins_anew_if_its_user_says_so(tmp_path: Path) -> None:
+    with supervised(tmp_path) as running:
+        submit(running, tmp_path)
+        order(tmp_path, "a", ("ada", 5))
+        until(lambda: running.registry.job("shop").checkpoint_id is not None, 40)
+        change(running, SubmittedJob.stopped)
+        until(lambda: shop(running).status == "stopped")
+        first = running.registry.job("shop").checkpoint_id
+        (tmp_path / "state").rename(tmp_path / "before")
+        change(running, SubmittedJob.begun_anew)
+        until(lambda: running.registry.job("shop").checkpoint_id not in (None, first), 40)
+
+
 def test_the_reason_of_a_failure_is_its_error_and_not_what_the_module_printed(
     tmp_path: Path,
 ) -> None:

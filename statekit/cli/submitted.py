@@ -19,6 +19,7 @@ from statekit.cli.tables import out, print_line, print_table, say
 from statekit.errors import StateTypeError
 from statekit.job.loader import load_job
 from statekit.optional_packages import check_installed
+from statekit.printable import printable
 
 if TYPE_CHECKING:
     from statekit.query.client import Client
@@ -101,7 +102,7 @@ def list_jobs(url: Server, as_json: AsJson = False) -> None:
     print_table(headings, map(_cells, jobs), texts=("job", "status"))
     for job in jobs:
         if job["last_failure"]:
-            say(f"{job['name']} failed at {job['last_failure_at']}: {job['last_failure']}")
+            say(f"{job['name']} failed at {job['last_failure_at']}: {_safe(job['last_failure'])}")
 
 
 def start_job(
@@ -110,8 +111,7 @@ def start_job(
     anew: Annotated[
         bool,
         typer.Option(
-            "--anew",
-            help="Also if its checkpoint is gone: it begins anew, and repeats its outputs.",
+            "--anew", help="Also without its checkpoint: it begins anew, and repeats its outputs."
         ),
     ] = False,
 ) -> None:
@@ -140,7 +140,7 @@ def print_log(
     """Print the last lines that a job of a server has printed."""
     with client_of(url) as client:
         for line in client.job_log(name, lines):
-            print(line)
+            print(printable(line))
 
 
 def client_of(url: str) -> Client:
@@ -183,6 +183,10 @@ def _print(job: dict[str, Any], url: str) -> None:
     out.print(f"{url.rstrip('/')}/submitted/{job['name']}", style="dim", soft_wrap=True)
 
 
+def _safe(text: str) -> str:
+    return "\n".join(map(printable, text.splitlines()))
+
+
 def _cells(job: dict[str, Any]) -> tuple[str, ...]:
     age, lag = job["last_epoch_age_s"], sum(filter(None, job["lag"].values()))
     rate = job["records_per_second"]
@@ -192,6 +196,6 @@ def _cells(job: dict[str, Any]) -> tuple[str, ...]:
         "–" if job["epoch"] is None else f"{job['epoch']:,}",
         "–" if age is None else f"{age:,} s ago{' (too old)' if job['is_late'] else ''}",
         "–" if rate is None else f"{rate:,.0f}",
-        f"{lag:,}",
+        "–" if not job["lag"] else f"{lag:,}",
         f"{job['failures']:,}",
     )

@@ -12,8 +12,10 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 import statekit as sk
+from statekit.cli.app import app
 from statekit.query.client import AsyncClient, Client
 from statekit.server.admission.options import JobServerOptions
 from statekit.server.admission.token_file import add_token
@@ -110,6 +112,11 @@ def test_a_module_that_prints_cannot_pretend_to_be_at_an_epoch(tmp_path: Path) -
             assert httpx.get(running.url + path, headers=sent).status_code == 200, path
         log = client.job_log("shop")
         assert all(line[:60_000] in {own[:60_000] for own in log} for line in HOSTILE_LINES)
+        printed = CliRunner(env={"STATEKIT_TOKEN": running.token}).invoke(
+            app, ["logs", running.url, "shop"]
+        )
+        assert "\\x1b]0;owned" in printed.output
+        assert "\x1b" not in printed.output
         order(tmp_path, "b", ("ada", 1))
         until(lambda: client.submitted_job("shop")["epoch"] == 1, 40)
         client.stop_job("shop")

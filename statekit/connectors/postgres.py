@@ -129,26 +129,8 @@ class Database:
         )
 
     def _parameters(self) -> dict[str, str]:
-        """Return the parameters of connections.
-
-        Raises:
-            StateTypeError: the URL is not valid. The message has no part of it, since a password
-                with a character that has to be escaped can be in any part.
-        """
-        conninfo = _psycopg("conninfo")
-        with contextlib.suppress(_psycopg().Error):
-            parsed = conninfo.conninfo_to_dict(self.url)
-            parts = {name: str(value) for name, value in parsed.items() if value is not None}
-            names = (parts.get(name, "") for name in ("host", "hostaddr", "dbname"))
-            has_port = re.fullmatch(r"[\d,]*", parts.get("port", "")) is not None
-            if has_port and not any("@" in name for name in names):
-                return {**_DEFAULTS, **parts, "client_encoding": "UTF8"}
-        # Outside of the block, so that the error of libpq, which shows a part, is not its context.
-        raise StateTypeError(
-            "the URL of PostgreSQL is not valid, and not shown, because of its password: write it "
-            "as postgresql://user:password@host:5432/database, with @ as %40 and / as %2F in the "
-            "password"
-        )
+        """Return the parameters of connections."""
+        return {**_DEFAULTS, **connection_parameters(self.url), "client_encoding": "UTF8"}
 
     def transaction(
         self,
@@ -290,6 +272,32 @@ def _may_pass(error: psycopg.Error) -> bool:
     psycopg = _psycopg()
     is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return is_lost and _REFUSED.search(str(error)) is None
+
+
+def connection_parameters(url: str) -> dict[str, str]:
+    """Return the parameters in a URL or connection string of libpq.
+
+    Raises:
+        StateTypeError: the URL is not valid. The message has no part of it, since a password with a
+            character that has to be escaped can be in any part.
+        StatekitError: psycopg is not installed.
+
+    >>> connection_parameters("postgresql://db.example/shop?sslmode=require")
+    {'dbname': 'shop', 'host': 'db.example', 'sslmode': 'require'}
+    """
+    conninfo = _psycopg("conninfo")
+    with contextlib.suppress(_psycopg().Error):
+        parsed = conninfo.conninfo_to_dict(url)
+        parts = {name: str(value) for name, value in parsed.items() if value is not None}
+        names = (parts.get(name, "") for name in ("host", "hostaddr", "dbname"))
+        has_port = re.fullmatch(r"[\d,]*", parts.get("port", "")) is not None
+        if has_port and not any("@" in name for name in names):
+            return parts
+    # Outside of the block, so that the error of libpq, which shows a part, is not its context.
+    raise StateTypeError(
+        "the URL of PostgreSQL is not valid, and not shown, because of its password: write it as "
+        "postgresql://user:password@host:5432/database, with @ as %40 and / as %2F in the password"
+    )
 
 
 def _psycopg(submodule: str = "") -> Any:

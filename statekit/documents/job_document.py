@@ -20,7 +20,7 @@ from statekit.job.plan import Plan
 from statekit.job.stream import Stream, Windowed
 from statekit.keygroup import MAX_GROUPS
 from statekit.kv.store import KVStore
-from statekit.shown import shown
+from statekit.shown import shown, type_name
 
 VERSION = 1
 """The version of documents that this release writes and reads."""
@@ -81,12 +81,20 @@ def job_to_json(job: Job, indent: int | None = None) -> str:
 
 
 def job_from_json(
-    text: str | bytes, modules: Sequence[str] | None = None, *, changed: bool = False
+    text: str | bytes,
+    modules: Sequence[str] | None = None,
+    *,
+    changed: bool = False,
+    digests: bool = False,
 ) -> Job:
-    """Return the job of a document. `Job.from_json` describes it."""
+    """Return the job of a document. `Job.from_json` describes it.
+
+    Parameters:
+        digests: refuse functions without their digests.
+    """
     document = read_document(text)
     job = Job(document.name, key_groups=document.key_groups)
-    builder = _Builder(job, modules, changed=changed)
+    builder = _Builder(job, modules, changed=changed, digests=digests)
     for number, step in enumerate(document.steps):
         builder.add(step, f"steps.{number}")
     return job
@@ -96,9 +104,14 @@ def read_document(text: str | bytes) -> JobDocument:
     """Return a document with its structure checked. Nothing is imported.
 
     Raises:
-        StateTypeError: it is too large, no JSON, of another version, or has unknown or missing
-            parts.
+        StateTypeError: it is no text, too large, no JSON, of another version, or has unknown,
+            missing or repeated parts.
     """
+    if not isinstance(text, str | bytes):
+        raise StateTypeError(
+            f"the document of the job is of type {type_name(text)}: give the text of to_json(), as "
+            "str or bytes"
+        )
     size = len(text)
     if size > BYTES_MAX:
         raise StateTypeError(
@@ -106,11 +119,12 @@ def read_document(text: str | bytes) -> JobDocument:
             "document of a job?"
         )
     try:
-        parts = from_json(text)
+        from_json(text)  # refuses a document that is too deep
+        parts = json.loads(text, object_pairs_hook=_unique)
     except ValueError as error:
         raise StateTypeError(f"the document of the job is no JSON: {error}") from error
     version = parts.get("version") if isinstance(parts, dict) else None
-    if version is not None and version != VERSION:
+    if version is not None and (type(version) is not int or version != VERSION):
         raise StateTypeError(
             f"version: the document has version {shown(version)}, and this release reads "
             f"{VERSION}: write it again with this release, or read it with the one that wrote it"
@@ -122,6 +136,20 @@ def read_document(text: str | bytes) -> JobDocument:
     for number, step in enumerate(document.steps):
         _check_arguments(step, f"steps.{number}")
     return document
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON.
+
+    Raises:
+        ValueError: it has a name twice, so that readers of the document may differ.
+    """
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"an object has {shown(name, 100)} twice: remove one of them")
+        found[name] = value
+    return found
 
 
 def job_schema() -> dict[str, Any]:
@@ -209,13 +237,15 @@ class _Builder:
 
     Parameters:
         job: to which they add.
-        modules, changed: as for `Job.from_json`.
+        modules, changed, digests: as for `job_from_json`.
     """
 
-    def __init__(self, job: Job, modules: Sequence[str] | None, *, changed: bool) -> None:
+    def __init__(
+        self, job: Job, modules: Sequence[str] | None, *, changed: bool, digests: bool
+    ) -> None:
         self._job = job
         self._stores: dict[str, KVStore[Any, Any]] = {}
-        self._reading = Reading(modules, self._stream, changed)
+        self._reading = Reading(modules, self._stream, changed, digests)
 
     def add(self, step: StepDocument, at: str) -> None:
         """Make one call.

@@ -117,13 +117,20 @@ def _arguments_form(arguments: Mapping[str, Any], at: str) -> dict[str, Any]:
 
 
 def _check_options(call: DeclaredCall, at: str) -> None:
-    """Check that no option of a source or sink is a secret itself."""
+    """Check that no option of a source or sink is a secret itself, or has options of its own, which
+    no list of options has.
+    """
     if not call.name.startswith(("sources.", "sinks.")):
         return
     for parameter, options in call.arguments.items():
         if not isinstance(options, Mapping) or parameter in _OF_FIELDS:
             continue
         for name, value in options.items():
+            if isinstance(value, Mapping | list | tuple):
+                raise StateTypeError(
+                    f"{at}.{parameter}.{name} is {shown(value, 100)}, and options in a document "
+                    "are single values: give a text, a number or a secret"
+                )
             if type(value) is str and value and is_secret(str(name)):
                 raise StateTypeError(
                     f"{at}.{parameter}.{name} is a secret, and a document has references to "
@@ -182,11 +189,13 @@ class Reading:
         modules: the packages and modules that may be imported; None for any.
         stream: returns the stream of some names.
         changed: whether functions may differ from those that the document was written with.
+        digests: whether each function has to have its digests.
     """
 
     modules: Sequence[str] | None
     stream: Callable[[Any], Any]
     changed: bool = False
+    digests: bool = False
 
     def value(self, form: Any, at: str) -> Any:
         """Return the value of a form.
@@ -195,15 +204,18 @@ class Reading:
             at: its place in the document, for messages.
 
         Raises:
-            StateTypeError: it is no form of a value, an import fails or is not allowed, or a
-                function has changed. The message begins with the place.
+            StateTypeError: it is no form of a value, an import fails or is not allowed, a
+                function has changed, or a text has a password. The message begins with the place.
         """
         if isinstance(form, list):
             return [self.value(each, f"{at}.{number}") for number, each in enumerate(form)]
-        if not isinstance(form, dict):
+        if not isinstance(form, dict | str):
             return form
-        tag = next((key for key in form if key.startswith("$")), None)
         try:
+            if isinstance(form, str):
+                _check_holds_no_password(form)
+                return form
+            tag = next((key for key in form if key.startswith("$")), None)
             return self.arguments(form, at) if tag is None else self._tagged(tag, dict(form), at)
         except StateTypeError as error:
             if str(error).startswith(at):
@@ -226,6 +238,8 @@ class Reading:
     def _scalar(self, read: Callable[[Any], Any], content: Any, at: str) -> Any:
         try:
             return read(content)
+        except RecursionError:
+            raise StateTypeError(f"{at}: {shown(content, 100)} is nested too deeply") from None
         except (ValueError, TypeError, ArithmeticError, ValidationError, re.error) as error:
             raise StateTypeError(f"{at}: {shown(content, 100)} cannot be read: {error}") from error
 
@@ -244,6 +258,7 @@ class Reading:
                 f"{at}: {shown(name, 100)} is none of {', '.join(sorted(DECLARABLE))}"
             )
         arguments = self.arguments(_object(form.get("with", {}), at), at)
+        _check_options(DeclaredCall(name, arguments), at)
         return called(made, arguments, f"{at}: {name}")
 
     def _instance(self, path: Any, form: dict[str, Any], at: str) -> Any:
@@ -275,19 +290,33 @@ class Reading:
         if self.changed:
             return found
         kept = form.get("digest")
+        uses = _object(form.get("uses", {}), f"{at}.uses")
         advice = (
             "has changed since the document was written: write the document again, or pass "
             "changed=True to take functions as they are"
         )
         if kept is not None and kept != source_digest(found):
             raise StateTypeError(f"{at}: the source of {path} {advice}")
-        uses = _object(form.get("uses", {}), f"{at}.uses")
-        now = used_digests(found) if uses else {}
+        now = used_digests(found) if uses or self.digests else {}
+        if self.digests and (without := self._without_digest(found, path, kept, now, uses)):
+            raise StateTypeError(
+                f"{at}: {without} has no digest, so that a change of its source would not be seen: "
+                "write the document with to_json()"
+            )
         if changed := [name for name, digest in uses.items() if now.get(name) != digest]:
             raise StateTypeError(
                 f"{at}: the source of {shown(changed[0])}, which {path} uses, {advice}"
             )
         return found
+
+    @staticmethod
+    def _without_digest(
+        found: Any, path: str, kept: Any, now: Mapping[str, str], uses: Mapping[str, Any]
+    ) -> str | None:
+        """Return the first function whose digest a document does not have."""
+        if kept is None and source_digest(found) is not None:
+            return path
+        return next((name for name in now if name not in uses), None)
 
     def _imported(self, path: str) -> Any:
         return import_by_path(path, self.modules)

@@ -152,12 +152,13 @@ class Job(Plan):
 
         Parameters:
             modules: the packages and modules that may be imported; None for any. Pass it for
-                documents of others.
+                documents of others. It does not limit secrets, files and options.
             changed: take functions as they are if their source has changed since.
 
         Raises:
-            StateTypeError: the document is not valid or of another version, a module may not be
-                imported, or a function is missing or has changed. The message names its place.
+            StateTypeError: the document is not valid or of another version, it has a password, a
+                module may not be imported, or a function is missing or has changed. The message
+                names its place.
 
         >>> import statekit as sk
         >>> job = sk.Job("shop")

@@ -16,21 +16,23 @@ from collections.abc import Sequence
 from statekit.documents.job_document import job_from_json, job_to_json
 from statekit.errors import StatekitError, StateTypeError, class_of_kind
 from statekit.job.loader import check_runs_alone
+from statekit.service.job_environment import job_environment
 from statekit.shown import shown_error
 
 _WITHIN_S = 60.0
 _MEMORY_BYTES = 8 << 30
 
 
-def checked_document(document: str, modules: Sequence[str]) -> str:
+def checked_document(document: str, modules: Sequence[str], secrets: Sequence[str] = ()) -> str:
     """Return a document as this release writes it, after making its job in another process.
 
     Parameters:
         modules: packages and modules that it may import.
+        secrets: names of environment variables that it may read.
 
     Raises:
-        StateTypeError: it is not valid, names another module or has a password; a module cannot be
-            imported; or that takes too long.
+        StateTypeError: it is not valid, names another module, has a password or a function without
+            its digest, or has no operator; a module cannot be imported; or that takes too long.
     """
     asked = json.dumps({"document": document, "modules": list(modules)})
     try:
@@ -39,6 +41,7 @@ def checked_document(document: str, modules: Sequence[str]) -> str:
             input=asked.encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env=job_environment(secrets),
             process_group=0,
             timeout=_WITHIN_S,
             check=False,
@@ -67,8 +70,13 @@ def check_from_input() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # modules may print
     asked = json.load(sys.stdin)
     try:
-        job = job_from_json(asked["document"], asked["modules"])
+        job = job_from_json(asked["document"], asked["modules"], digests=True)
         check_runs_alone(job)
+        if not job.operators:
+            raise StateTypeError(
+                f"job {job.name!r} has no operator, and so no state: add one with process(), "
+                "window() or an aggregate. Nothing was submitted"
+            )
         found = {"document": job_to_json(job)}
     except StatekitError as error:
         found = {"kind": error.kind, "message": str(error)}

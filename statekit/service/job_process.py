@@ -22,6 +22,7 @@ from typing import IO
 
 from statekit.checkpoint.sealed_json import faults_of
 from statekit.clock import now_us, sleep_s, stopwatch_s
+from statekit.service.job_environment import job_environment
 from statekit.service.job_log import JobLog
 from statekit.service.job_record import REASON_MAX
 from statekit.service.run_report import JobProgress, RunReport
@@ -52,6 +53,7 @@ class ChildProcess:
         log: gets its output.
         lock: the open file of the lock, which the process inherits. It is closed here.
         reports: whether it is a run, which reports its epochs in a pipe.
+        secrets: names of environment variables that the process gets although they are secrets.
 
     Attributes:
         progress: the last epoch that it has reported; None before the first one.
@@ -59,7 +61,13 @@ class ChildProcess:
     """
 
     def __init__(
-        self, words: Sequence[str], log: JobLog, lock: int, *, reports: bool = False
+        self,
+        words: Sequence[str],
+        log: JobLog,
+        lock: int,
+        secrets: Sequence[str] = (),
+        *,
+        reports: bool = False,
     ) -> None:
         self.progress: JobProgress | None = None
         self.progress_at_us: int | None = None
@@ -77,7 +85,7 @@ class ChildProcess:
                 stderr=subprocess.STDOUT,
                 process_group=0,
                 pass_fds=(lock, its_end),
-                env={**os.environ, **_ENVIRONMENT},
+                env={**job_environment(secrets), **_ENVIRONMENT},
             )
         except BaseException:
             os.close(own_end)

@@ -91,7 +91,9 @@ class JobService(Closing):
             )
         registry = JobRegistry.at(place)
         directory = work or Path(home or "", "work")
-        supervisor = Supervisor(registry, directory.absolute(), limits.modules)
+        supervisor = Supervisor(
+            registry, directory.absolute(), limits.modules, secrets=limits.secrets
+        )
         return cls(registry, supervisor, limits)
 
     def close(self) -> None:
@@ -113,7 +115,7 @@ class JobService(Closing):
         self.limits.check(read_document(asked.document))
         text = with_settings(asked.document, asked.settings)
         self.limits.check(read_document(text))
-        text = checked_document(text, self.limits.modules)
+        text = checked_document(text, self.limits.modules, self.limits.secrets)
         self.limits.check(read_document(text))
         if asked.replace and asked.name in self.registry.jobs():
             return self._changed(asked.name, lambda job: job.replaced(text, run))

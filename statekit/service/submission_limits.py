@@ -10,22 +10,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 from statekit.checkpoint.store_url import local_path, remote_url
-from statekit.documents.job_document import JobDocument
+from statekit.documents.job_document import JobDocument, WindowDocument
 from statekit.errors import StateTypeError
+from statekit.service.connector_limits import check_connector
 from statekit.shown import shown
 
-_PATHS = re.compile(r"(.*[._])?(path|paths|warehouse|location|directory|file|passfile)")
-"""Names of parameters and options of sources and sinks that are places of files."""
-
-_CODE = re.compile(r"py-.*|plugin\..*|.*\.jars?|.*\.packages")
-"""Names of options with which a library loads other code."""
-
-_ANY = ("sources.spark", "sinks.writer")
-"""Sources and sinks whose options are those of any format of Spark."""
-
-_SQLITE = re.compile(r"sqlite[^:]*:/{0,3}")
+_NETWORK = ("http://", "https://", "postgresql://", "postgresql+")
+"""What the URLs of catalogs and other services begin with."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +29,8 @@ class SubmissionLimits:
     Parameters:
         modules: packages and modules that they may import.
         checkpoints_below: directories or URLs below which checkpoints are.
-        data_below: directories or URLs below which files of sources and sinks are.
+        data_below: directories or URLs below which files of sources and sinks are, and URLs of
+            catalogs.
         secrets: names of environment variables, and files or directories of secrets.
         spark: masters of Spark.
     """
@@ -81,7 +76,9 @@ class SubmissionLimits:
             StateTypeError: something is not allowed. The message begins with its place.
         """
         for number, step in enumerate(document.steps):
-            for at, form in _objects(step.arguments, f"steps.{number}.with"):
+            of = step.of.arguments if isinstance(step.of, WindowDocument) else {}
+            parts = {"with": step.arguments, "of.with": of}
+            for at, form in _objects(parts, f"steps.{number}"):
                 try:
                     self._check(form)
                 except StateTypeError as error:
@@ -91,25 +88,20 @@ class SubmissionLimits:
         if "$secret" in form:
             self._check_secret(form["$secret"])
         name = form.get("$call")
-        if not isinstance(name, str) or not name.startswith(("sources.", "sinks.")):
-            return
-        if name in _ANY:
-            raise StateTypeError(
-                f"{name} has options that the server cannot check: give a source or sink of "
-                "statekit"
-            )
-        for option, value in _options(form.get("with", {})):
-            if _CODE.fullmatch(option):
-                raise StateTypeError(f"{option} loads code, which a document may not: leave it out")
-            if isinstance(value, str) and (found := _SQLITE.match(value)):
-                self._check_file(option, f"/{value[found.end() :]}")
-            elif _PATHS.fullmatch(option) and not isinstance(value, dict):
-                self._check_file(option, value)
+        if isinstance(name, str) and name.startswith(("sources.", "sinks.")):
+            check_connector(name, form.get("with", {}), self._check_place)
 
-    def _check_file(self, option: str, value: object) -> None:
+    def _check_place(self, option: str, value: object) -> None:
         if not isinstance(value, str):
             raise StateTypeError(f"{option}={shown(value, 100)}: give the place as a text")
-        _below(value, self.data_below, option, "--data-below")
+        roots = list(self.data_below)
+        if value.startswith(_NETWORK):
+            _check_url(value, roots, option)
+            return
+        # Certificates and keys may be where secrets are.
+        if option.startswith("ssl"):
+            roots += [each for each in self.secrets if "/" in each]
+        _below(value, roots, option, "--data-below")
 
     def _check_secret(self, place: object) -> None:
         given = next(iter(place.values()), None) if isinstance(place, dict) else None
@@ -145,9 +137,38 @@ def _below(given: str, roots: Sequence[str], what: str, option: str) -> str:
     )
 
 
+def _check_url(given: str, roots: Sequence[str], option: str) -> None:
+    """Check that the URL of a catalog or of another service is one of the roots or below it.
+
+    Raises:
+        StateTypeError: it is not.
+    """
+    asked = urlsplit(given)
+    is_plain = not asked.query and not asked.fragment and re.fullmatch(r"[\w/.~-]*", asked.path)
+    for root in roots:
+        allowed = urlsplit(root)
+        same = _service(asked) == _service(allowed)
+        below = f"{asked.path.rstrip('/')}/".startswith(f"{allowed.path.rstrip('/')}/")
+        if is_plain and same and below and ".." not in asked.path.split("/"):
+            return
+    named = ", ".join(roots) or "none"
+    raise StateTypeError(
+        f"{option} is not the URL of a service that this server allows: allowed are {named} "
+        "(--data-below)"
+    )
+
+
+def _service(url: SplitResult) -> tuple[str, str]:
+    """Return the scheme without a driver, and the host with its port."""
+    return url.scheme.partition("+")[0], url.netloc.rpartition("@")[2].lower()
+
+
 def _is_within(plain: str, root: str) -> bool:
     path = local_path(root)
-    own = remote_url(root) if path is None else os.path.realpath(path)
+    try:
+        own = remote_url(root) if path is None else os.path.realpath(path)
+    except StateTypeError:  # the URL of a catalog, which has no files
+        return False
     return plain.startswith(f"{own.rstrip('/')}/")
 
 
@@ -160,14 +181,3 @@ def _objects(value: Any, at: str) -> Iterator[tuple[str, dict[str, Any]]]:
     elif isinstance(value, list):
         for number, own in enumerate(value):
             yield from _objects(own, f"{at}.{number}")
-
-
-def _options(arguments: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of the arguments of a source or sink, and of options in them."""
-    if isinstance(arguments, dict):
-        for name, value in arguments.items():
-            yield name, value
-            yield from _options(value)
-    elif isinstance(arguments, list):
-        for value in arguments:
-            yield from _options(value)

@@ -70,7 +70,7 @@ class SupervisedJob:
         name: of the job.
         registry: gets the ends of the job and of its operations.
         directory: of its lock, document and log.
-        modules: what its document may import.
+        modules, secrets: what its document may import and read.
         earlier: the job as the leader before this one saw it; None if it is not known.
     """
 
@@ -81,8 +81,10 @@ class SupervisedJob:
         directory: Path,
         modules: Sequence[str],
         earlier: ObservedJob | None = None,
+        secrets: Sequence[str] = (),
     ) -> None:
         self._name, self._registry, self._modules = name, registry, modules
+        self._secrets = secrets
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._log = JobLog(directory)
@@ -193,7 +195,8 @@ class SupervisedJob:
         self._generation = record.generation
         document = self.directory / "document.json"
         document.write_text(record.document)
-        self._process = ChildProcess(self._words(record, document), self._log, lock, reports=True)
+        words = self._words(record, document)
+        self._process = ChildProcess(words, self._log, lock, self._secrets, reports=True)
 
     def _words(self, record: SubmittedJob, document: Path) -> list[str]:
         run = record.run
@@ -254,7 +257,7 @@ class SupervisedJob:
             return
         words += ["--", record.run.checkpoint]
         words += [operation.savepoint] if operation.savepoint else []
-        self._work = operation, ChildProcess(words, self._log, lock)
+        self._work = operation, ChildProcess(words, self._log, lock, self._secrets)
 
     def _is_saved(self, operation: PendingOperation, record: SubmittedJob) -> bool:
         """Return whether the savepoint was written already, by a leader that was killed then."""

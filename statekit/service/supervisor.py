@@ -59,12 +59,19 @@ class Supervisor(Closing):
             one registry have the same.
         modules: the packages and modules that documents may import.
         term_s: how long a leader may be silent, in seconds.
+        secrets: names of environment variables that documents may read.
     """
 
     def __init__(
-        self, registry: JobRegistry, directory: Path, modules: Sequence[str], term_s: float = TERM_S
+        self,
+        registry: JobRegistry,
+        directory: Path,
+        modules: Sequence[str],
+        term_s: float = TERM_S,
+        secrets: Sequence[str] = (),
     ) -> None:
         self.registry, self._directory, self._modules = registry, directory, modules
+        self._secrets = secrets
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._leadership = Leadership(registry.store, term_s)
         self._jobs: dict[str, SupervisedJob] = {}
@@ -156,7 +163,7 @@ class Supervisor(Closing):
         if self._earlier is None:
             self._earlier = self._report_of_leader()
         directory, earlier = self.directory_of(name), self._earlier.get(name)
-        return SupervisedJob(name, self.registry, directory, self._modules, earlier)
+        return SupervisedJob(name, self.registry, directory, self._modules, earlier, self._secrets)
 
     def _report(self) -> None:
         """Store what was observed, if it has changed."""

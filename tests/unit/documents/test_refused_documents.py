@@ -349,3 +349,62 @@ def test_an_empty_file_is_no_secret(tmp_path: Path) -> None:
     empty.write_text("\n")
     with pytest.raises(sk.StateTypeError, match="the file is empty"):
         sk.secret(file=empty)
+
+
+@pytest.mark.parametrize("given", [None, {}, 1])
+def test_what_is_no_text_is_refused(given: Any) -> None:
+    with pytest.raises(sk.StateTypeError, match=r"is of type .*: give the text of to_json"):
+        sk.Job.from_json(given)
+
+
+@pytest.mark.parametrize("version", [True, 1.0, "1"])
+def test_a_version_that_is_no_whole_number_is_refused(version: Any) -> None:
+    assert "this release reads 1" in refused({**document(), "version": version})
+
+
+def test_a_name_that_an_object_has_twice_is_refused() -> None:
+    text = json.dumps(document())
+    assert "'name' twice" in refused(text.replace('"name": "shop"', '"name": "a", "name": "shop"'))
+
+
+def test_a_pattern_of_any_depth_is_refused_with_its_place() -> None:
+    source = {
+        "$call": "sources.kafka",
+        "with": {"servers": "k:9092", "topics": {"$pattern": "(" * 5_000}},
+    }
+    whole = document()
+    whole["steps"][0]["with"]["source"] = source
+    assert re.match(r"steps\.0\.with\.source.*nested too deeply", refused(whole))
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (
+            {
+                "$call": "sinks.kafka",
+                "with": {"servers": "k", "topic": "t", "options": {"sasl.password": "hunter2"}},
+            },
+            "sasl.password is a secret",
+        ),
+        (
+            {"$call": "sinks.postgres", "with": {"url": "postgresql://u:pw@h/db", "table": "t"}},
+            "contains a password",
+        ),
+        (
+            {
+                "$call": "sinks.iceberg",
+                "with": {"table": "a.b", "catalog": {"auth": {"type": "custom"}}},
+            },
+            "options in a document are single values",
+        ),
+    ],
+)
+def test_a_document_that_to_json_would_not_write_is_refused(
+    target: dict[str, Any], message: str
+) -> None:
+    whole = document()
+    whole["steps"][-1]["with"]["target"] = target
+    found = refused(whole)
+    assert message in found
+    assert "hunter2" not in found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +17,16 @@ from typer.testing import CliRunner
 
 import statekit as sk
 from statekit.cli.app import app
+from statekit.declared_call import DECLARABLE
+from statekit.documents.job_document import read_document
 from statekit.query.client import AsyncClient, Client
 from statekit.server.admission.options import JobServerOptions
 from statekit.server.admission.token_file import add_token
 from statekit.server.serve import job_service
+from statekit.service.connector_limits import CONNECTORS
+from statekit.service.job_log import JobLog
+from statekit.service.job_process import ChildProcess, taken_lock
+from statekit.service.submission_limits import SubmissionLimits
 from tests.support.served import server
 from tests.support.submitted_jobs import HOSTILE_LINES, MODULE, document, order, totals
 from tests.support.waiting import until
@@ -205,7 +212,7 @@ HOSTILE: dict[str, tuple[str, Any, str]] = {
     "a path that climbs": ("source", file_source("{home}/a/../../etc"), "not in a place"),
     "a URL of a file": ("source", file_source("file:///etc/passwd"), "not in a place"),
     "another bucket": ("source", file_source("s3://other/orders"), "not in a place"),
-    "a secret as a path": ("source", file_source({"$secret": {"env": "HOME"}}), "not one that"),
+    "a secret as a path": ("source", file_source({"$secret": {"env": "HOME"}}), "place as a text"),
     "a secret of the server": (
         "source",
         {
@@ -241,7 +248,7 @@ HOSTILE: dict[str, tuple[str, Any, str]] = {
                 "options": {"plugin.library.paths": "/tmp/evil.so"},
             },
         },
-        "loads code",
+        "none of the options",
     ),
     "a catalog of another module": (
         "target",
@@ -249,13 +256,16 @@ HOSTILE: dict[str, tuple[str, Any, str]] = {
             "$call": "sinks.iceberg",
             "with": {"table": "a.b", "catalog": {"py-catalog-impl": f"{EVIL}.Catalog"}},
         },
-        "loads code",
+        "none of the options",
     ),
     "a catalog in a file": (
         "target",
         {
             "$call": "sinks.iceberg",
-            "with": {"table": "a.b", "catalog": {"uri": "sqlite:////etc/catalog.db"}},
+            "with": {
+                "table": "a.b",
+                "catalog": {"type": "sql", "uri": "sqlite:////etc/catalog.db"},
+            },
         },
         "not in a place",
     ),
@@ -264,7 +274,85 @@ HOSTILE: dict[str, tuple[str, Any, str]] = {
         {"$call": "sources.spark", "with": {"format": "text", "options": {"path": "/etc"}}},
         "cannot check",
     ),
+    "a function without its digest": ("declared", {"$process": f"{MODULE}:counted"}, "no digest"),
+    "a function with a digest of null": (
+        "declared",
+        {"$process": f"{MODULE}:counted", "digest": None},
+        "no digest",
+    ),
     "a form that calls": ("declared", {"$eval": "__import__('os')"}, "no form of a value"),
+}
+
+
+def iceberg(**catalog: Any) -> dict[str, Any]:
+    return {"$call": "sinks.iceberg", "with": {"table": "a.b", "catalog": catalog}}
+
+
+def kafka(**options: Any) -> dict[str, Any]:
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    return {"$call": "sinks.kafka", "with": {"servers": "k:9", "topic": "t", "options": named}}
+
+
+def postgres(url: str) -> dict[str, Any]:
+    return {"$call": "sinks.postgres", "with": {"url": url, "table": "t"}}
+
+
+HTTP = "http://catalog.example"
+CUSTOM = {"type": "custom", "impl": "os.system", "custom": {"command": "touch /tmp/pwned"}}
+
+HOSTILE |= {
+    f"{number}: {message}": ("target", target, message)
+    for number, (target, message) in enumerate(
+        [
+            (iceberg(type="rest", uri=HTTP, auth=CUSTOM), "none of the options"),
+            (iceberg(**{"$mapping": {"type": "rest", "uri": HTTP, "auth": CUSTOM}}), "catalog="),
+            (iceberg(type="rest", uri=HTTP, ssl={"cabundle": "/etc/shadow"}), "none of the opt"),
+            (iceberg(type="rest", uri=HTTP, token={"a": "b"}), "a single value"),
+            (iceberg(type="rest", uri=f"{HTTP}.evil/a"), "not the URL of a service"),
+            (iceberg(type="rest", uri=f"{HTTP}/iceberg/../x"), "not the URL of a service"),
+            (iceberg(type="rest", uri=f"{HTTP}@evil.example/iceberg"), "not the URL of a service"),
+            (iceberg(type="sql", uri="postgresql://evil/db"), "not the URL of a service"),
+            (iceberg(type="sql", uri="sqlite:///relative.db"), "with an absolute path"),
+            (iceberg(type="sql", uri="mysql://db/catalog"), "with an absolute path"),
+            (iceberg(type="hive", uri="thrift://a"), "give one of rest, sql"),
+            (iceberg(type="rest", uri=HTTP, name="production"), "none of the options"),
+            (
+                iceberg(**{"type": "rest", "uri": f"{HTTP}/iceberg", "s3.endpoint": "http://evil"}),
+                "s3.endpoint is not the URL",
+            ),
+            (iceberg(**{"s3.retry-strategy-impl": "os.system"}), "none of the options"),
+            (
+                {"$call": "sinks.iceberg", "with": {"table": "a.b", "catalog": "production"}},
+                "configured",
+            ),
+            (kafka(sasl_kerberos_kinit_cmd="touch /tmp/pwned"), "none of the options"),
+            (kafka(sasl_kerberos_principal="a; touch /tmp/pwned"), "none of the options"),
+            (kafka(sasl_mechanism="GSSAPI"), "give PLAIN"),
+            (kafka(ssl_engine_location="/data/evil.so"), "none of the options"),
+            (kafka(ssl_key_location="/etc/shadow"), "not in a place"),
+            (kafka(client_id={"a": "b"}), "a single value"),
+            (postgres("host=proddb hostaddr=127.0.0.1 port=8347 user=x"), "none of the options"),
+            (postgres("postgresql://u@h/db?hostaddr=127.0.0.1"), "none of the options"),
+            (postgres("host=h service=production"), "none of the options"),
+            (postgres("host=h passfile=/etc/passwd"), "none of the options"),
+            (postgres("host=h sslkey=/etc/shadow"), "not in a place"),
+            (postgres("host=h options='-c role=admin'"), "none of the options"),
+            (postgres("host=/var/run/postgresql user=postgres"), "names no host"),
+            (postgres("postgresql://%2Fvar%2Frun/db"), "names no host"),
+            (postgres("dbname=a"), "names no host"),
+            ({"$call": "sinks.json_lines", "with": {"path": "{home}/a", "mode": "b"}}, "none of"),
+        ]
+    )
+}
+HOSTILE |= {
+    "a path among other options": (
+        "source",
+        {
+            "$call": "sources.json_lines",
+            "with": {"path": "{home}/orders", "options": {"path": "/etc/passwd"}},
+        },
+        "none of the options",
+    )
 }
 
 
@@ -279,6 +367,84 @@ def test_a_hostile_document_is_refused_and_nothing_runs(
     given = json.loads(json.dumps(value).replace("{home}", str(idle.home)))
     refused(idle, {"document": changed(idle.home, part, given)}, message)
     assert not mark.exists()
+
+
+ALLOWED = [
+    iceberg(type="rest", uri=f"{HTTP}/iceberg/v1", warehouse="production", scope="a"),
+    iceberg(type="sql", uri="sqlite:////data/catalog.db", warehouse="/data/tables"),
+    iceberg(type="sql", uri="postgresql+psycopg2://statekit@catalog-db/iceberg"),
+    kafka(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", linger_ms=5),
+    kafka(ssl_ca_location="/data/ca.pem", ssl_key_location="/run/secrets/key.pem"),
+    kafka(sasl_password={"$secret": {"env": "KAFKA_PASSWORD"}}),
+    postgres("host=db user=a sslmode=verify-full sslrootcert=system sslkey=/run/secrets/key"),
+    postgres("postgresql://a@db:5432/shop?sslmode=require"),
+]
+
+
+@pytest.mark.parametrize("target", ALLOWED)
+def test_connectors_with_allowed_options_are_accepted(target: dict[str, Any]) -> None:
+    limits = SubmissionLimits(
+        modules=[MODULE],
+        checkpoints_below=["/data"],
+        data_below=["/data", f"{HTTP}/iceberg", "postgresql://catalog-db"],
+        secrets=["KAFKA_PASSWORD", "/run/secrets"],
+    )
+    sink = {"call": "stream.sink", "of": ["a"], "with": {"name": "b", "target": target}}
+    whole = {"statekit": "job", "version": 1, "name": "shop", "steps": [sink]}
+    limits.check(read_document(json.dumps(whole)))
+
+
+def test_the_lists_have_each_source_and_sink_with_its_parameters() -> None:
+    made = {name: of for name, of in DECLARABLE.items() if name.startswith(("sources.", "sinks."))}
+    assert made.keys() - CONNECTORS.keys() == {"sources.spark", "sinks.writer"}
+    for name, checks in CONNECTORS.items():
+        assert checks.keys() == inspect.signature(made[name]).parameters.keys()
+
+
+def test_a_secret_in_the_arguments_of_a_window_is_refused(idle: JobServer) -> None:
+    size = {"$secret": {"file": "/etc/passwd"}}
+    window = {"$call": "tumbling", "with": {"size": size}}
+    of = {"of": ["orders"], "with": {"window": window, "key": "customer"}}
+    step = {"call": "window.aggregate", "of": of}
+    whole = json.loads(document(idle.home))
+    whole["steps"].insert(1, step)
+    refused(idle, {"document": whole}, "of.with.window.with.size: the file of a secret=")
+
+
+def test_a_job_without_an_operator_is_refused(idle: JobServer) -> None:
+    whole = json.loads(document(idle.home))
+    source, _, sink = whole["steps"]
+    whole["steps"] = [source, {**sink, "of": ["orders"]}]
+    refused(idle, {"document": whole}, "has no operator")
+
+
+def test_a_job_has_the_environment_of_the_server_without_its_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {
+        "PGPASSWORD": "a",
+        "PGUSER": "a",
+        "PYICEBERG_CATALOG__DEFAULT__TOKEN": "a",
+        "STATEKIT_TOKEN": "a",
+        "SHOP_URL": "postgresql://a:b@c/d",
+        "AWS_SECRET_ACCESS_KEY": "kept",
+        "SHOP_PASSWORD": "kept",
+        "SHOP_REGION": "kept",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    log = JobLog(tmp_path)
+    lock = taken_lock(tmp_path / "lock")
+    assert lock is not None
+    process = ChildProcess(["--version"], log, lock, ["SHOP_PASSWORD"])
+    raw = Path(f"/proc/{process.id}/environ").read_bytes().decode()
+    found = dict(each.split("=", 1) for each in raw.split("\0") if each)
+    process.wait(60.0)
+    assert {name: found.get(name) for name in given if name in found} == {
+        name: value for name, value in given.items() if value == "kept"
+    }
+    assert found["PGPASSFILE"] == "/dev/null"
+    log.close()
 
 
 @pytest.mark.parametrize(

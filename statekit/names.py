@@ -24,7 +24,10 @@ _SEGMENT_BYTES_MAX = 255
 
 _TEXT_LENGTH_MAX = 10_000
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_.-]*"
+"""A regular expression of valid names, for documents."""
+
+_NAME = re.compile(NAME_PATTERN)
 _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 _UNIQUE_FILE = re.compile(r"[0-9a-f]{32}(\.[a-z]{1,20}){1,2}")
 _DATABASE_FILE = re.compile(r"CURRENT|MANIFEST-[0-9]{1,20}|[0-9]{1,20}\.sst")

@@ -14,6 +14,7 @@ import msgspec
 
 from statekit.checkpoint.job_file import JobFile
 from statekit.codec.json_schema import JsonSchema, free_name
+from statekit.names import NAME_PATTERN
 from statekit.server.answers.problems import MEDIA_TYPE as PROBLEM_TYPE
 from statekit.server.answers.problems import PROBLEMS, ProblemBody
 from statekit.server.jobs.served_job import Facts
@@ -167,7 +168,9 @@ class Document:
         parameters = []
         for name, choices in route.names.items():
             listed = aliases if name == "job" else choices.split("|") if choices else []
-            schema = {"enum": listed} if listed else {"type": "string"}
+            schema: Part = {"enum": listed} if listed else {"type": "string"}
+            if name == "name":  # of a submitted job
+                schema["pattern"] = f"^{NAME_PATTERN}$"
             parameters.append(_in("path", name, schema, _NAMES[name], is_needed=True))
         operation = self._operation(route, parameters, None)
         return operation | ({"security": []} if route.is_open else {})

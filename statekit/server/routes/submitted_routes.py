@@ -178,14 +178,16 @@ def shown_jobs(service: JobService, token: Token) -> list[dict[str, Any]]:
 
 
 @routes.get(
-    PLACE, {"200": answered("The jobs.", {JSON: {"type": "array", "items": SubmittedJobAnswer}})}
+    PLACE,
+    {"200": answered("The jobs.", {JSON: {"type": "array", "items": SubmittedJobAnswer}})},
+    problems=(404,),
 )
 async def submitted(call: RouteCall) -> Response:
     """Return the submitted jobs that the token may manage."""
     return JSONResponse(await run_in_threadpool(shown_jobs, job_service_of(call), call.token))
 
 
-@routes.post(PLACE, _JOB, problems=(400, 413))
+@routes.post(PLACE, _JOB, problems=(*_OF_JOB, 413))
 async def submit(call: RouteCall, asked: SubmittedDocument) -> Response:
     """Submit a job, or another document of one."""
     names = ("spark", "parallelism", "follow", "restart", "trigger", "heartbeat", "alert_after")

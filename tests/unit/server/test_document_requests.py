@@ -30,10 +30,18 @@ EXAMPLES = 40 if SOAK else 2
 
 TOKEN = {"Authorization": "Bearer some"}
 EPOCH = ("epoch", "manifest", "as_of", "min_epoch", "min_watermark", "wait", "cursor")
-DEPENDENT = ("POST /sql", "GET /openapi.json")
-"""Operations whose parameters depend on each other, or on what is served."""
+DEPENDENT = (
+    "POST /sql",
+    "GET /openapi.json",
+    "POST /submitted",
+    "POST /submitted/{name}/rescale",
+    "POST /submitted/{name}/rollback",
+)
+"""Operations whose parameters depend on each other, or on what is served, or whose body has ints:
+14.0 is one by JSON Schema, and none for the server.
+"""
 
-RANGE = ("start", "end", "limit", "reverse")
+RANGE = ("start", "end", "prefix", "closed", "limit", "offset", "count", "reverse")
 OF_FILES = ("wide_ints",)
 """Parameters that are refused where the answer is JSON."""
 
@@ -151,8 +159,10 @@ def test_right_requests_are_answered_as_the_document_says(served: Served, of_typ
         def answered(case: Any, is_of_the_last: bool) -> None:
             wait_briefly(case)
             if is_of_the_last:
-                for name in (*EPOCH, *OF_FILES, *(RANGE if "key" in (case.query or {}) else ())):
-                    (case.query or {}).pop(name, None)
+                query = case.query or {}
+                is_single = "key" in query or "entry" in query
+                for name in (*EPOCH, *OF_FILES, *(RANGE if is_single else ())):
+                    query.pop(name, None)
             answer = case.call_and_validate(headers=TOKEN)
             if is_of_the_last and case.operation.label not in DEPENDENT:
                 assert answer.status_code in (200, 304, 404), (

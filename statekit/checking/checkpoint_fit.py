@@ -1,4 +1,4 @@
-"""Findings about a job and a checkpoint: what a run would refuse, and what it would convert."""
+"""Findings about a job and a checkpoint: refusals and conversions of a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _VERDICTS = {
 
 
 class StoredJob(NamedTuple):
-    """What a checkpoint has of its job.
+    """The job of a checkpoint.
 
     Parameters:
         url: of the checkpoint.
@@ -47,7 +47,7 @@ class StoredJob(NamedTuple):
 
 
 def stored_job(url: str) -> StoredJob | None:
-    """Return what a checkpoint has of its job; None if there is no checkpoint yet.
+    """Return the job of a checkpoint; None if there is no checkpoint yet.
 
     Raises:
         StatekitError: it cannot be read.

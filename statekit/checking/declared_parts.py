@@ -68,7 +68,7 @@ def declared_findings(
 
 
 def _finding(where: str, check: Callable[[], str]) -> JobFinding:
-    """Return what a check returns as ok, and its error as an error."""
+    """Return the text of a check as ok, and its error as an error."""
     try:
         return JobFinding("ok", where, check())
     except StatekitError as error:

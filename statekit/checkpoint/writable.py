@@ -17,7 +17,7 @@ _BYTES = 4096
 
 
 def check_writable(location: str, drafts: str, limit_s: float) -> str:
-    """Check that files can be created at a location, and return what was found, for people.
+    """Check that files can be created at a location, and return the finding, for people.
 
     On a local disk, a file without a name is written. In an object store, an empty object is
     written and removed.

@@ -13,6 +13,31 @@ Checkpoint = Annotated[str, typer.Argument(help="Directory or URL of a checkpoin
 JobName = Annotated[
     str, typer.Argument(help="module:attribute, or the path of a document (.json).")
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="An argument of a source or sink: source.NAME.PARAMETER=VALUE. Any number of times.",
+    ),
+]
+Modules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--module", help="A package that a document may import; any by default. Any number."
+    ),
+]
+AllowDroppedState = Annotated[
+    bool, typer.Option("--allow-dropped-state", help="Continue without a state of before.")
+]
+Restart = Annotated[
+    str | None, typer.Option(help="Start it again after failures: '5 in 10 minutes'.")
+]
+Trigger = Annotated[
+    str | None, typer.Option(help="The shortest time between epochs, such as '10 seconds'.")
+]
+Heartbeat = Annotated[
+    str | None, typer.Option(help="The longest time between epochs, such as '1 minute'.")
+]
 Epoch = Annotated[int | None, typer.Option(help="Look at this epoch instead of the last one.")]
 AllowPickle = Annotated[
     bool,

@@ -1,4 +1,4 @@
-"""`statekit check`: say what a run of a job would refuse or fail at, before it."""
+"""`statekit check`: the findings about a job before it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from statekit.checking.job_check import check_job
-from statekit.cli.arguments import AsJson, JobName
+from statekit.cli.arguments import AllowDroppedState, AsJson, JobName, Modules, Settings
 from statekit.cli.run import declared_job
 from statekit.cli.tables import count_text, out, print_json
 from statekit.errors import StatekitError
@@ -22,24 +22,16 @@ def check_job_before(
     checkpoint: Annotated[
         str | None, typer.Option(help="Directory or URL of the checkpoint, if there is one.")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="As for run: source.NAME.PARAMETER=VALUE. Any number of times."),
-    ] = None,
+    set_: Settings = None,
     spark: Annotated[bool, typer.Option("--spark", help="Whether it is to run on Spark.")] = False,
-    allow_dropped_state: Annotated[
-        bool, typer.Option("--allow-dropped-state", help="As for run.")
-    ] = False,
+    allow_dropped_state: AllowDroppedState = False,
     offline: Annotated[
         bool, typer.Option("--offline", help="Connect to no source and no sink.")
     ] = False,
     limit: Annotated[
         float, typer.Option(help="How long a connection may take, in seconds.", min=0.1)
     ] = 10.0,
-    module: Annotated[
-        list[str] | None,
-        typer.Option(help="A package that a document may import; any by default. Any number."),
-    ] = None,
+    module: Modules = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a job before it runs: types, functions, checkpoint, sources and sinks.

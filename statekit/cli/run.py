@@ -14,7 +14,15 @@ from typing import Annotated, Any
 import typer
 
 from statekit.checking.checkpoint_fit import stored_job
-from statekit.cli.arguments import JobName
+from statekit.cli.arguments import (
+    AllowDroppedState,
+    Heartbeat,
+    JobName,
+    Modules,
+    Restart,
+    Settings,
+    Trigger,
+)
 from statekit.cli.tables import print_error, say
 from statekit.codec.json_form import instant_text
 from statekit.documents.settings import with_settings
@@ -51,23 +59,10 @@ def run_job(
     parallelism: Annotated[
         int | None, typer.Option(help="Shards per operator; that of the checkpoint by default.")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="An argument of a source or sink: source.NAME.PARAMETER=VALUE. Any number of "
-            "times.",
-        ),
-    ] = None,
-    restart: Annotated[
-        str | None, typer.Option(help="Start it again after failures: '5 in 10 minutes'.")
-    ] = None,
-    trigger: Annotated[
-        str | None, typer.Option(help="The shortest time between epochs, such as '10 seconds'.")
-    ] = None,
-    heartbeat: Annotated[
-        str | None, typer.Option(help="The longest time between epochs, such as '1 minute'.")
-    ] = None,
+    set_: Settings = None,
+    restart: Restart = None,
+    trigger: Trigger = None,
+    heartbeat: Heartbeat = None,
     epoch_size: Annotated[
         int | None, typer.Option(help="Records per source and epoch, at most.")
     ] = None,
@@ -87,13 +82,8 @@ def run_job(
     from_epoch: Annotated[
         int | None, typer.Option(help="Roll the checkpoint back to this epoch first.")
     ] = None,
-    allow_dropped_state: Annotated[
-        bool, typer.Option("--allow-dropped-state", help="Continue without a state of before.")
-    ] = False,
-    module: Annotated[
-        list[str] | None,
-        typer.Option(help="A package that a document may import; any by default. Any number."),
-    ] = None,
+    allow_dropped_state: AllowDroppedState = False,
+    module: Modules = None,
     ends_with_input: Annotated[
         bool,
         typer.Option(

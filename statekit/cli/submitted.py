@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from statekit.cli.arguments import AsJson, JobName
+from statekit.cli.arguments import AsJson, Heartbeat, JobName, Restart, Settings, Trigger
 from statekit.cli.run import read_text
 from statekit.cli.tables import out, print_line, print_table, say
 from statekit.errors import StateTypeError
@@ -40,12 +40,7 @@ def submit_job(
         str | None,
         typer.Option(help="Directory or URL of the checkpoint; by default of the name of the job."),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="An argument of a source or sink, as for `statekit run`. Repeat it."
-        ),
-    ] = None,
+    set_: Settings = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Continue the job of that name with this document.")
     ] = False,
@@ -54,15 +49,9 @@ def submit_job(
     once: Annotated[
         bool, typer.Option("--once", help="End when all records that are there were read.")
     ] = False,
-    restart: Annotated[
-        str | None, typer.Option(help="Start it again after failures: '10 in 10 minutes'.")
-    ] = None,
-    trigger: Annotated[
-        str | None, typer.Option(help="The shortest time between epochs, such as '10 seconds'.")
-    ] = None,
-    heartbeat: Annotated[
-        str | None, typer.Option(help="The longest time between epochs, such as '1 minute'.")
-    ] = None,
+    restart: Restart = None,
+    trigger: Trigger = None,
+    heartbeat: Heartbeat = None,
     alert_after: Annotated[
         str | None,
         typer.Option(help="The age of the last epoch that is too old; '5 minutes' by default."),
@@ -91,7 +80,7 @@ def submit_job(
 
 
 def list_jobs(url: Server, as_json: AsJson = False) -> None:
-    """Print the submitted jobs of a server, and what each does."""
+    """Print the submitted jobs of a server with their status."""
     with client_of(url) as client:
         jobs = client.submitted_jobs()
     if as_json:

@@ -1,4 +1,4 @@
-"""What `statekit check` asks of a source or a sink: whether a run would reach it."""
+"""Probes of sources and sinks: `statekit check` asks whether a run would reach them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Probed(Generic[D]):
     """
 
     def probe(self, declared: D, limit_s: float) -> Iterator[str]:
-        """Connect as a run does, and yield what was checked, as texts for people.
+        """Connect as a run does, and yield the findings, as texts for people.
 
         Nothing is left behind: no record is consumed, no offset noted, and no file or table is
         made. It is called in a thread of its own.

@@ -1,4 +1,4 @@
-"""Findings about a job before it runs: what `Job.check` and `statekit check` return."""
+"""Findings about a job before it runs, of `Job.check` and `statekit check`."""
 
 from __future__ import annotations
 

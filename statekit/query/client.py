@@ -249,7 +249,7 @@ class _Exchanges:
     # ------------------------------------------------------------------------- submitted jobs
 
     def submitted_jobs(self) -> Exchange[list[dict[str, Any]]]:
-        """Return the submitted jobs that the token may manage, with what each does.
+        """Return descriptions of the submitted jobs that the token may manage.
 
         Raises:
             QueryError: the server runs no jobs, or refuses.
@@ -286,7 +286,7 @@ class _Exchanges:
         return (yield from self._asked(_SUBMITTED, asked))
 
     def submitted_job(self, name: str) -> Exchange[dict[str, Any]]:
-        """Return what a submitted job does.
+        """Return the description of a submitted job.
 
         Raises:
             QueryError: there is no such job, or the token may not manage it.
@@ -303,9 +303,7 @@ class _Exchanges:
             anew: start it also if its checkpoint is gone: it begins anew, and repeats its outputs.
         """
         params = {"anew": "true"} if anew else {}
-        answer = yield from self._sent("POST", _submitted(name, "start"), params, b"")
-        found: dict[str, Any] = answer.json()
-        return found
+        return (yield from self._asked(_submitted(name, "start"), None, params))
 
     def stop_job(self, name: str) -> Exchange[dict[str, Any]]:
         """Stop a submitted job after its epoch, and return its description. The errors are those of
@@ -361,10 +359,12 @@ class _Exchanges:
         sent = yield from self._sent("GET", _submitted(name, "log"), {"lines": lines})
         return sent.content.decode(errors="replace").splitlines()
 
-    def _asked(self, path: str, body: dict[str, Any] | None) -> Exchange[dict[str, Any]]:
+    def _asked(
+        self, path: str, body: dict[str, Any] | None, params: Mapping[str, Any] | None = None
+    ) -> Exchange[dict[str, Any]]:
         """Ask for a change, and return the description of the job."""
         content = b"" if body is None else msgspec.json.encode(body)
-        found: dict[str, Any] = (yield from self._sent("POST", path, {}, content)).json()
+        found: dict[str, Any] = (yield from self._sent("POST", path, params or {}, content)).json()
         return found
 
     # -------------------------------------------------------------------------------- states

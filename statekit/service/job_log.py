@@ -1,4 +1,4 @@
-"""The log of a job: what its processes printed, in two files of a bounded size."""
+"""The log of a job: the output of its processes, in two files of a bounded size."""
 
 from __future__ import annotations
 

@@ -158,8 +158,8 @@ class ChildProcess:
         return self._ended.wait(within_s)
 
     def _watch(self, readers: Sequence[threading.Thread]) -> None:
-        """Wait for the process, and end what it has left: a child that it has forked holds the lock
-        of the job and its pipes, so the end of its output is no sign.
+        """Wait for the process, and end those that it has left: a child that it has forked holds
+        the lock of the job and its pipes, so the end of its output is no sign.
         """
         self._process.wait()
         until_s, is_there = stopwatch_s() + _GROUP_ENDS_S, self._signal_group(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Records of submitted jobs: what to run, and whether it is to run."""
+"""Records of submitted jobs: their documents, options and desired state."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class JobEnd(Record):
 
 
 class SubmittedJob(Sealed):
-    """A job that was submitted, and what its users want of it.
+    """A job that was submitted, and the wishes of its users.
 
     Parameters:
         name: of the job in the service.
@@ -127,9 +127,18 @@ class SubmittedJob(Sealed):
     checkpoint_id: StoredId | None = None
 
     @property
+    def outcome(self) -> Literal["failed", "ended"] | None:
+        """Whether the present generation has failed for good or has read all its input; None if it
+        has not ended.
+        """
+        if self.end is None or self.end.generation != self.generation:
+            return None
+        return "failed" if self.end.failed else "ended"
+
+    @property
     def has_ended(self) -> bool:
-        """True if the present generation has failed for good or has read all its input."""
-        return self.end is not None and self.end.generation == self.generation
+        """True if the present generation has an outcome."""
+        return self.outcome is not None
 
     def stopped(self) -> SubmittedJob:
         """Return the record of the job when it is not to run."""

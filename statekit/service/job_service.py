@@ -1,4 +1,4 @@
-"""The service of jobs: what users ask of it, checked, and what it answers."""
+"""The service of jobs: requests of users are checked and answered."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class JobService(Closing):
         return last_lines(self.supervisor.directory_of(name), min(lines, LOG_LINES_MAX))
 
     def _described(self, record: SubmittedJob, seen: ObservedJob | None) -> dict[str, Any]:
-        """Return what users are shown of a job."""
+        """Return the description of a job for users."""
         seen = seen or ObservedJob(status="stopped" if record.desired == "stopped" else "starting")
         progress = seen.progress
         age_us = None if seen.progress_at_us is None else now_us() - seen.progress_at_us
@@ -270,9 +270,8 @@ class JobService(Closing):
 
 def _status(record: SubmittedJob, seen: ObservedJob) -> str:
     """Return the status of a job. The record may be newer than what the leader has seen."""
-    if seen.process is None and record.has_ended and record.end is not None:
-        return "failed" if record.end.failed else "ended"
-    return seen.status
+    outcome = record.outcome if seen.process is None else None
+    return outcome or seen.status
 
 
 def _at(at_us: int | None) -> str | None:

@@ -70,7 +70,7 @@ class SubmissionLimits:
             )
 
     def check(self, document: JobDocument) -> None:
-        """Check what a document names.
+        """Check the names in a document.
 
         Raises:
             StateTypeError: something is not allowed. The message begins with its place.

@@ -136,8 +136,8 @@ class SupervisedJob:
             return "stopping" if self._process.is_asked else "running"
         if self._work is not None and self._work[0].kind == "rollback":
             return "working"
-        if record.has_ended and record.end is not None:
-            return "failed" if record.end.failed else "ended"
+        if record.outcome is not None:
+            return record.outcome
         if record.desired == "stopped":
             return "stopped"
         return "waiting" if self._failures else "starting"
@@ -202,8 +202,10 @@ class SupervisedJob:
         run = record.run
         words = ["run", str(document), f"--checkpoint={run.checkpoint}", "--ends-with-input"]
         words += ["--follow"] if run.follow else []
-        noted = self._continued if self._continued and record.checkpoint_id is None else None
-        own = noted[1] if noted and noted[0] == record.generation else record.checkpoint_id
+        own = record.checkpoint_id
+        if own is None and self._continued is not None:
+            generation, noted = self._continued
+            own = noted if generation == record.generation else None
         words += [] if own is None else [f"--continues={own}"]
         words += [f"--module={module}" for module in self._modules]
         for name, given in (

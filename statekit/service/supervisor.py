@@ -115,7 +115,7 @@ class Supervisor(Closing):
         return self._observed if self.is_leader else self._report_of_leader()
 
     def _report_of_leader(self) -> Mapping[str, ObservedJob]:
-        """Return what the leader has reported last; nothing if its report is damaged."""
+        """Return the last report of the leader; nothing if its report is damaged."""
         data = self.registry.store.read_if_there(_OBSERVED)
         try:
             return {} if data is None else ObservedJobs.from_bytes(data, _OBSERVED).jobs
@@ -166,7 +166,7 @@ class Supervisor(Closing):
         return SupervisedJob(name, self.registry, directory, self._modules, earlier, self._secrets)
 
     def _report(self) -> None:
-        """Store what was observed, if it has changed."""
+        """Store the observed jobs, if they have changed."""
         at_s, last = self._reported
         if stopwatch_s() - at_s < _REPORT_S or last == self._observed:
             return

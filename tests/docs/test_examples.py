@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import datetime as dt
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import groupby
@@ -18,6 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 import statekit as sk
+from tests.support.command_line import output_of
 from tests.support.places import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -218,28 +217,16 @@ def results(home: Path, name: str) -> Rows:
 
 
 def same(found: Rows, expected: Rows) -> bool:
-    return sorted(map(str, map(sorted_items, found))) == sorted(
-        map(str, map(sorted_items, expected))
-    )
+    """Whether rows are equal in any order, as texts."""
+    return texts(found) == texts(expected)
 
 
-def sorted_items(row: Any) -> Any:
-    return sorted((name, str(value)) for name, value in row.items())
+def texts(rows: Rows) -> list[str]:
+    return sorted(str(sorted((name, str(of)) for name, of in row.items())) for row in rows)
 
 
 def python(home: Path, *words: str) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=home,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return output_of(sys.executable, *words, cwd=home, path=ROOT)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.killable_processes import start
 from tests.support.timeouts import PATIENCE_S
 
-__all__ = ["statekit"]
+__all__ = ["output_of", "statekit"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,3 +59,25 @@ def _run(words: list[str], variables: dict[str, str], cwd: str, printed: list[st
     from statekit.cli import main  # it reads the width of the terminal when it is imported
 
     main()
+
+
+def output_of(program: str, *words: str, cwd: Path | None = None, path: Path | None = None) -> str:
+    """Run a program, which succeeds, and return its output.
+
+    Parameters:
+        program: such as an interpreter of Python.
+        cwd: its working directory.
+        path: the directory from which Python can import modules; None for none but its own.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [program, *words],
+        cwd=cwd,
+        env=environment | ({} if path is None else {"PYTHONPATH": str(path)}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=800,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -63,7 +63,7 @@ class ServerOptions(BaseModel, frozen=True, extra="forbid"):
 
 
 class JobServerOptions(ServerOptions, frozen=True, extra="forbid"):
-    """The options of a server that runs jobs: those of a server, and what documents may name."""
+    """The options of a server that runs jobs: those of a server, and limits of documents."""
 
     allow: list[str] = Field(
         default_factory=list,

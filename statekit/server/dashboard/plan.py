@@ -1,4 +1,4 @@
-"""The plan of a served job as a picture: what a checkpoint knows of its operators and inputs."""
+"""The plan of a served job as a picture: the operators and inputs that a checkpoint knows."""
 
 from __future__ import annotations
 

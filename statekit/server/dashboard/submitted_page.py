@@ -1,4 +1,4 @@
-"""Pages of submitted jobs: what each does, and forms that start, stop and change it.
+"""Pages of submitted jobs: their status, and forms that start, stop and change them.
 
 The forms work without JavaScript. Browsers send the cookie with the token only with forms of this
 site; each form has a text that follows from the token, too.
@@ -77,7 +77,7 @@ async def submitted_job_page(call: RouteCall, name: str) -> Response:
 
 @routes.post(f"{FORMS}/{{name}}", {})
 async def change_from_page(call: RouteCall, name: str) -> Response:
-    """Do what a form of a page asks for.
+    """Change a job by a form of a page.
 
     Raises:
         Problem: another site sent it, or the token may not manage the job.
@@ -97,7 +97,7 @@ async def change_from_page(call: RouteCall, name: str) -> Response:
 
 
 def _page(call: RouteCall, template: str, **context: Any) -> Response:
-    """Return a page that asks for news, with what its forms need."""
+    """Return a page that asks for news, with the text that its forms send."""
     live = {**context, "known": "submitted", "pause": _PAUSE_MS}
     return page(call, template, form=_form(call), **live)
 
@@ -114,7 +114,7 @@ def _number(text: str) -> int:
 
 
 def _shown(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of a job with what the templates show."""
+    """Return the description of a job with the fields of the templates."""
     return {
         **job,
         "kind": _KINDS[job["status"]],

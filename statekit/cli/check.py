@@ -9,7 +9,7 @@ from rich.text import Text
 
 from statekit.checking.job_check import check_job
 from statekit.cli.arguments import AllowDroppedState, AsJson, JobName, Modules, Settings
-from statekit.cli.run import declared_job
+from statekit.cli.declared_jobs import declared_job
 from statekit.cli.tables import count_text, out, print_json
 from statekit.errors import StatekitError
 from statekit.job.findings import JobFinding, failed_check

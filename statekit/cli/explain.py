@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from statekit.cli.arguments import JobName
-from statekit.cli.run import declared_job
+from statekit.cli.declared_jobs import declared_job
 from statekit.job.diagram import mermaid_of, picture_of_plan
 
 

@@ -62,7 +62,7 @@ def inspect(
             raise typer.BadParameter("--operator is for checkpoints: leave it out")
         inspect_savepoint(checkpoint, as_json=as_json)
         return
-    reader = _reader(checkpoint, epoch)
+    reader = _reader(checkpoint, epoch, as_json=as_json)
     names = [record.name for record in reader.job.operators]
     count = stored_sizes if fast else counted_sizes
     counts = {name: count(reader, name) for name in (names if operator is None else [operator])}
@@ -73,15 +73,24 @@ def inspect(
         print_checkpoint(reader, counts, readers)
 
 
-def _reader(checkpoint: str, epoch: int | None) -> CheckpointReader:
-    """Open a checkpoint. If it has no epoch, say why its job has failed, if it has."""
+def _reader(checkpoint: str, epoch: int | None, *, as_json: bool) -> CheckpointReader:
+    """Open a checkpoint.
+
+    If it has no epoch because its job has failed before the first one, say so, and end the command.
+    """
     try:
         return CheckpointReader(checkpoint, epoch=epoch)
     except QueryError:
         repository = Repository(checkpoint, create=False)
-        if repository.latest_epoch() is None and (failure := last_failure(repository)):
-            say(_failure_text(failure, None))
-        raise
+        failure = last_failure(repository)
+        if epoch is not None or failure is None or repository.latest_epoch() is not None:
+            raise
+        if as_json:
+            nothing: dict[str, object] = {"checkpoint": repository.url, "epoch": None, "epochs": []}
+            print_json({**nothing, "last_failure": _failure_as_data(failure)})
+        else:
+            say(f"no epoch is committed yet; {_failure_text(failure, None)}")
+        raise typer.Exit from None
 
 
 def print_checkpoint(
@@ -235,7 +244,7 @@ def _as_data(
         "epoch": reader.manifest.epoch,
         "epochs": reader.epochs,
         "rolled_back": reader.abandoned,
-        "last_failure": _failure_as_data(reader),
+        "last_failure": _failure_as_data(last_failure(reader.repository)),
         "parallelism": reader.manifest.parallelism,
         "key_groups": reader.job.key_groups,
         "sources": {
@@ -249,8 +258,7 @@ def _as_data(
     }
 
 
-def _failure_as_data(reader: CheckpointReader) -> dict[str, object] | None:
-    failure = last_failure(reader.repository)
+def _failure_as_data(failure: LastFailure | None) -> dict[str, object] | None:
     if failure is None:
         return None
     return {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from statekit.cli.arguments import AsJson, Heartbeat, JobName, Restart, Settings, Trigger
-from statekit.cli.run import read_text
+from statekit.cli.declared_jobs import read_text
 from statekit.cli.tables import out, print_line, print_table, say
 from statekit.errors import StateTypeError
 from statekit.job.loader import load_job

@@ -99,7 +99,7 @@ class Leadership(Closing):
             try:
                 self.look()
             except StatekitError as error:
-                _logger.warning("the leader cannot be found: %s", error)
+                _logger.warning("the term of the leader cannot be read or renewed: %s", error)
             if self._ends.wait(min(_LOOK_S, self._term_s * _RENEWALS)):
                 return
 
@@ -163,7 +163,10 @@ class Leadership(Closing):
         if self._acts_until_s > began_s:
             self._store.replace(_path(term), renewed.to_bytes())
         if self._acts_until_s <= began_s or self._terms()[-1] > term:
-            _logger.warning("this server is not the leader any more: it was too slow")
+            _logger.warning(
+                "this server is not the leader any more: its term was not renewed in time, and its "
+                "jobs are killed until a server leads again"
+            )
             self._own = None
             return
         self._own = term, renewed

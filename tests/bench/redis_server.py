@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from tests.bench.peers.environments import NotAvailable
+from tests.support.ports import free_port
 
 PIPELINE = 500
 _STARTING_S = 20
@@ -46,9 +47,7 @@ class Redis:
         program = shutil.which("redis-server")
         if program is None:
             raise NotAvailable("there is no redis-server: apt-get install redis-server")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         options = {
             "bind": "127.0.0.1",
             "port": self.port,

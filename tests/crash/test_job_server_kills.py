@@ -26,8 +26,8 @@ from statekit.clock import sleep_s, stopwatch_s
 from statekit.query.client import Client
 from statekit.server.admission.token_file import add_token
 from tests.support.effort import SOAK
-from tests.support.http_service import free_port
 from tests.support.places import ROOT
+from tests.support.ports import free_port
 from tests.support.submitted_jobs import MODULE, document, order, totals
 from tests.support.waiting import until
 

@@ -17,8 +17,8 @@ import pytest
 
 from tests.support.effort import SOAK
 from tests.support.events import watching
-from tests.support.http_service import free_port
 from tests.support.killed_bank import kill, roll_back, started, wait_for_an_epoch
+from tests.support.ports import free_port
 from tests.support.timeouts import PATIENCE_S
 from tests.support.transfers import ACCOUNTS, TRANSFERS_PER_EPOCH, transfer
 

@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -28,6 +27,7 @@ import yaml
 
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.places import DOCS, ROOT
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresSchema
 from tests.support.spark_clusters import Cluster
 from tests.support.timeouts import PATIENCE_S
@@ -127,12 +127,6 @@ def test_the_pages_name_files_that_exist() -> None:
 
 
 # --------------------------------------------------------------------- the commands of the images
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -16,8 +16,8 @@ import pytest
 
 from statekit.errors import StatekitError, StateTypeError
 from statekit.query.client import Client
-from tests.support.http_service import free_port
 from tests.support.places import ROOT
+from tests.support.ports import free_port
 from tests.support.submitted_jobs import MODULE, document, order, totals
 from tests.support.waiting import until
 

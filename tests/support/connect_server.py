@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import pyspark
 
 from tests.support.places import ROOT
+from tests.support.ports import free_port
 from tests.support.spark_runs import SHORT_LIVED
 
 START_S = 60.0
@@ -34,7 +34,7 @@ class ConnectServer:
 
     def __init__(self, home: Path, master: str = "local[2,4]") -> None:
         self.home = home
-        port = _free_port()
+        port = free_port()
         self.url = f"sc://127.0.0.1:{port}"
         settings = {
             "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -85,9 +85,3 @@ class ConnectServer:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

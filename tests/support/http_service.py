@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -12,15 +11,7 @@ from typing import Any
 
 from tests.support.timeouts import PATIENCE_S
 
-__all__ = ["Service", "free_port", "service"]
-
-
-def free_port() -> int:
-    """Return a port of this host that nobody listens to."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
+__all__ = ["Service", "service"]
 
 
 class Service:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -24,6 +23,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from statekit.clock import unique_id
+from tests.support.ports import free_port
 from tests.support.timeouts import PATIENCE_S
 
 __all__ = ["PASSWORD", "USER", "PostgresSchema", "PostgresServer"]
@@ -57,9 +57,7 @@ class PostgresServer:
         self._data = self._home / "data"
         self._user = _user()
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
 
     def __enter__(self) -> Self:
         if "user" in self._user:

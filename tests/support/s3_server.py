@@ -23,6 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.ports import free_port
 from tests.support.timeouts import PATIENCE_S
 
 __all__ = ["ANSWER_LOST", "FAULTS", "FaultyProxy", "environment", "s3_server"]
@@ -53,9 +54,7 @@ def environment(port: int) -> dict[str, str]:
 @contextlib.contextmanager
 def s3_server(log: Path) -> Iterator[int]:
     """A server with a bucket `bucket`; gives its port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with log.open("w") as told:
         server = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT)

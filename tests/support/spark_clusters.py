@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from tests.support.ports import free_port
 from tests.support.spark_runs import SHORT_LIVED
 
 HOSTS = ("127.0.0.1", "127.0.0.2")  # on Linux, all of 127.0.0.0/8 is this machine
@@ -49,7 +49,7 @@ class Cluster:
         self._hosts = hosts
         self._daemons: list[_Daemon] = []
         self._workers: list[_Daemon] = []
-        self.url = f"spark://{HOSTS[0]}:{_free_port()}"
+        self.url = f"spark://{HOSTS[0]}:{free_port(HOSTS[0])}"
 
     def __enter__(self) -> Cluster:
         try:
@@ -127,12 +127,6 @@ class Cluster:
         daemon = _Daemon(process, home / "log")
         self._daemons.append(daemon)
         return daemon
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOSTS[0], 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_for(daemon: _Daemon, words: str) -> None:

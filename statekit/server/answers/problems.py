@@ -114,10 +114,8 @@ def problem_of(error: StatekitError) -> Problem:
     status = _STATUS.get(type(error), 503)
     if status < 500:
         return Problem(status, error.kind, str(error))
-    _logger.warning("a read failed: %s", error)
-    return Problem(
-        status, error.kind, "the server cannot read this state now: its log says why, try again"
-    )
+    _logger.warning("a request failed: %s", error)
+    return Problem(status, error.kind, "the server cannot do this now: its log says why, try again")
 
 
 def bad_request(detail: str) -> Problem:

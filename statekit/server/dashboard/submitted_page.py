@@ -35,6 +35,8 @@ routes = RouteTable()
 _PAUSE_MS = 3000
 _LOG_LINES = 60
 _REASON_SHOWN = 300
+_LINE_SHOWN = 120
+"""The most characters of a reason in the list, where 100 jobs may have failed."""
 
 _KINDS = {
     "running": "good",
@@ -115,9 +117,12 @@ def _number(text: str) -> int:
 
 def _shown(job: dict[str, Any]) -> dict[str, Any]:
     """Return the description of a job with the fields of the templates."""
+    reason = job["last_failure"] or ""
+    line = reason.strip().partition("\n")[0]
     return {
         **job,
         "kind": _KINDS[job["status"]],
-        "reason": (job["last_failure"] or "")[:_REASON_SHOWN],
+        "reason": reason[:_REASON_SHOWN],
+        "reason_line": line if len(line) <= _LINE_SHOWN else f"{line[: _LINE_SHOWN - 1]}…",
         "is_to_run": job["desired"] == "running" and job["status"] not in ("failed", "ended"),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from statekit.checking.connections import connection_findings, connections_of
 from statekit.job.findings import JobFinding
 from statekit.sinks import Outputs, Sink
 from tests.support.kafka_broker import KafkaBroker
+from tests.support.ports import free_port
 from tests.support.postgres import PASSWORD, PostgresSchema, PostgresServer
 from tests.support.schema_registry import schema_registry
 from tests.support.sinks import ORDERS, Order, spending, spending_job
@@ -50,13 +50,6 @@ def all_ok(findings: list[JobFinding]) -> str:
     return "; ".join(each.what for each in findings)
 
 
-def unused_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
 # ------------------------------------------------------------------------------------- Kafka
 
 
@@ -79,7 +72,7 @@ def test_a_topic_that_does_not_exist_is_an_error_and_is_not_made(
 
 
 def test_a_broker_that_is_missing_is_an_error_within_the_time_limit() -> None:
-    servers = f"127.0.0.1:{unused_port()}"
+    servers = f"127.0.0.1:{free_port()}"
     begun = time.monotonic()
     job = sk.Job("shop")
     job.source("orders", Order, sk.sources.kafka(servers, "orders")).process(spending).sink(
@@ -184,7 +177,7 @@ def test_a_database_that_is_not_reached_is_an_error(postgres: PostgresSchema, wh
     server = postgres.server
     url = {
         "password": f"postgresql://statekit:wrong@127.0.0.1:{server.port}/postgres",
-        "server": f"postgresql://statekit@127.0.0.1:{unused_port()}/postgres",
+        "server": f"postgresql://statekit@127.0.0.1:{free_port()}/postgres",
         "database": server.url().replace("/postgres", "/absent"),
     }[what]
     message = {"password": "password", "server": "reachable", "database": "does not exist"}[what]

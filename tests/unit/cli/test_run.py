@@ -83,13 +83,6 @@ def test_a_document_is_run_with_other_settings(home: Path) -> None:
         (["none.json"], "the document none.json cannot be read"),
         (["no_such_module:job"], "no_such_module cannot be imported"),
         (["tests.support.shop_command_job:open_job"], "sink 'totals' has no target"),
-        ([JOB, "--set", "colour=red"], "settings begin with source. or sink."),
-        ([JOB, "--set", "source.orders.path"], "sets nothing: write source.NAME.PARAMETER=VALUE"),
-        ([JOB, "--set", "source.bids.path=/a"], "no such source; it has orders"),
-        ([JOB, "--set", "source.orders.colour=red"], "it has no parameter 'colour'"),
-        ([JOB, "--restart", "often"], "say how often within which time"),
-        ([JOB, "--parallelism", "0"], "parallelism"),
-        ([JOB, "--spark", "local[1]", "--conf", "spark.ui.enabled"], "write NAME=VALUE"),
     ],
 )
 def test_what_a_restart_cannot_mend_has_exit_code_3(
@@ -101,7 +94,32 @@ def test_what_a_restart_cannot_mend_has_exit_code_3(
     assert not (home / "totals").exists()
 
 
-def test_wrong_usage_has_exit_code_2(home: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "colour=red"], "settings begin with source. or sink."),
+        (["--set", "source.orders.path"], "sets nothing: write source.NAME.PARAMETER=VALUE"),
+        (["--set", "source.bids.path=/a"], "no such source; it has orders"),
+        (["--set", "source.orders.colour=red"], "it has no parameter 'colour'"),
+        (["--restart", "often"], "say how often within which time"),
+        (["--parallelism", "0"], "parallelism"),
+        (["--epoch-size", "0"], "epoch-size"),
+        (["--trigger", "soon"], "soon"),
+        (["--heartbeat", "1 minute"], "add follow=True"),
+        (["--conf", "a=b"], "this run has no Spark: add --spark MASTER"),
+        (["--spark", "local[1]", "--conf", "spark.ui.enabled"], "write NAME=VALUE"),
+        (["--spark", "local[1]", "--follow", "--drain"], "--follow never does"),
+    ],
+)
+def test_wrong_usage_has_exit_code_2(home: Path, words: list[str], message: str) -> None:
+    done = run(home, JOB, *words)
+    assert done.returncode == 2, done.stderr
+    assert message in " ".join(done.stderr.split())
+    assert not (home / "totals").exists()
+    assert not (home / "state").exists()
+
+
+def test_a_command_without_a_checkpoint_is_wrong_usage(home: Path) -> None:
     assert statekit("run", JOB, cwd=home).returncode == 2
 
 
@@ -152,7 +170,10 @@ def test_a_failure_before_the_first_epoch_is_shown_too(home: Path) -> None:
     (home / "failures").write_text("1")
     assert run(home, JOB).returncode == 1
     inspected = statekit("inspect", home / "state")
-    assert inspected.returncode == 1
+    assert inspected.returncode == 0
+    assert inspected.stdout.startswith("no epoch is committed yet; ")
+    shown = json.loads(statekit("inspect", "--json", home / "state").stdout)
+    assert (shown["epoch"], shown["last_failure"]["error"]) == (None, "ProcessError")
     assert "in epoch 0: ProcessError" in " ".join(inspected.stdout.split())
     assert run(home, JOB).returncode == 0
     assert "; 1 committed since: ProcessError" in " ".join(

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tests.support.http_service import free_port
+from tests.support.ports import free_port
 from tests.support.served import Sale, sell, server
 from tests.unit.server.test_access import kind, token_file
 

@@ -69,7 +69,7 @@ class FileSource(Source):
     _reading: _Reading | None = field(default=None, init=False, repr=False, compare=False)
     _planned: _Epoch | None = field(default=None, init=False, repr=False, compare=False)
     _listing: _Listing | None = field(default=None, init=False, repr=False, compare=False)
-    _known: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+    _known: set[str] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.tail and (self.format not in ("json", "csv") or self.order != "name"):
@@ -248,20 +248,24 @@ class FileSource(Source):
                 between = [] if is_there else self._tree.rotated(Path(self.path).name, last)
                 return between + newer
         if last is not None:
-            self._report_late(listed, last.path)
+            self._report_late(listed, start, last.path)
         self._known = {file.path for file in listed}
         return [file for file in listed if last is None or file.path > last.path]
 
-    def _report_late(self, listed: list[SourceFile], last: str) -> None:
+    def _report_late(self, listed: list[SourceFile], start: _Position, last: str) -> None:
         """Log the files that appeared before the last one that was read. They are not read."""
-        late = [f.path for f in listed if f.path < last and f.path not in self._known]
-        for path in late:
+        known = self._known
+        if known is None:  # a file that is newer than all that were read appeared while no job ran
+            old = (file.path for file in listed if self.tail or file.modified <= start.newest)
+            known = {*old, *(file.path for file in start.files)}
+        late = [f.path for f in listed if f.path < last and f.path not in known]
+        if late:
+            what = f"{len(late)} files are not read, such as {late[0]}: they"
             _logger.warning(
-                "source %s: the file %s appeared after %s was read, which sorts after it. It is "
-                "not read: give files names that sort in the order of their appearance, or use "
-                'order="time"',
+                "source %s: %s appeared after %s was read, which sorts later. Give files names "
+                'that sort in the order of their appearance, or use order="time"',
                 self.path,
-                path,
+                what if len(late) > 1 else f"1 file is not read, {late[0]}: it",
                 last,
             )
 
@@ -272,12 +276,9 @@ class FileSource(Source):
         is_usable = not self.tail and listing is not None and listing.after <= behind
         if is_usable and listing is not None and now < listing.expires:
             return listing.files
-        is_first = listing is None
         files = self._tree.listed(behind)
         took = stopwatch_s() - now
         self._listing = _Listing(behind, files, now + took * (1 + _LISTING_SHARE))
-        if is_first:
-            self._known.update(file.path for file in files)
         return files
 
     # ------------------------------------------------------------------ files as they were
@@ -352,30 +353,35 @@ class _Position(NamedTuple):
         files: the files of the last epoch, in the order in which they were read.
         at: the position in the last one; None if it was read to its end.
         recent: for the order of time, earlier files that are in the look-back interval.
+        newest_before: for the order of names, the time of the newest file of earlier epochs.
     """
 
     files: tuple[SourceFile, ...] = ()
     at: int | None = None
     recent: tuple[SourceFile, ...] = ()
+    newest_before: int = 0
 
     @classmethod
     def from_json(cls, offset: Any) -> Self:
         files, recent = (
             tuple(SourceFile(*of) for of in offset.get(name, ())) for name in ("files", "recent")
         )
-        return cls(files, offset["at"], recent)
+        return cls(files, offset["at"], recent, offset.get("newest", 0))
 
     def to_json(self) -> dict[str, Any]:
         size = 4 if any(file.inode for file in self.files) else 3
         offset: dict[str, Any] = {"files": [list(file[:size]) for file in self.files]}
         if self.recent:
             offset["recent"] = [list(file[:3]) for file in self.recent]
+        if self.newest_before:
+            offset["newest"] = self.newest_before
         return {**offset, "at": self.at}
 
     @property
     def newest(self) -> int:
         """The time of the newest file."""
-        return max((file.modified for file in (*self.files, *self.recent)), default=0)
+        times = (file.modified for file in (*self.files, *self.recent))
+        return max(times, default=0) if not self.newest_before else max(self.newest_before, *times)
 
     def is_in(self, file: SourceFile) -> bool:
         """Return whether this is a position in a file."""
@@ -393,7 +399,7 @@ class _Position(NamedTuple):
         """
         end = _Position(tuple(files), at)
         if look_back is None:
-            return end
+            return end._replace(newest_before=self.newest)
         own = {file.path for file in files}
         newest = max(end.newest, self.newest)
         recent = tuple(

@@ -201,7 +201,44 @@ def test_a_file_that_sorts_before_others_is_reported_once(
             assert reader.numbers() == []
         assert reader.numbers() == []
     (record,) = caplog.records
-    assert "the file a.jsonl appeared after b.jsonl was read" in record.getMessage()
+    assert "1 file is not read, a.jsonl: it appeared after b.jsonl was read" in record.getMessage()
+
+
+def test_files_that_appear_before_the_last_one_while_no_job_runs_are_reported_at_its_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    at(write(tmp_path / "m", lines(1)), 1000)
+    at(write(tmp_path / "c", lines(2)), 1005)
+    reader = Reader(sk.sources.json_lines(tmp_path))
+    assert reader.numbers() == [2, 1]
+    at(write(tmp_path / "n", lines(3)), 1003)
+    reader = reader.restarted()
+    assert reader.numbers() == [3]
+    for number, name in enumerate(("a", "b", "z"), start=4):
+        at(write(tmp_path / name, lines(number)), 1006)
+    with caplog.at_level(logging.WARNING, "statekit.sources"):
+        reader = reader.restarted()
+        assert reader.numbers() == [6]
+        reader.numbers()
+    (record,) = caplog.records
+    assert "2 files are not read, such as a: they appeared after n was read" in (
+        record.getMessage()
+    )
+
+
+def test_files_that_were_read_are_not_reported_at_a_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    at(write(tmp_path / "a", lines(1)), 1009)
+    at(write(tmp_path / "b", lines(2)), 1000)
+    reader = Reader(sk.sources.json_lines(tmp_path))
+    assert reader.numbers() == [1, 2]
+    at(write(tmp_path / "c", lines(3)), 1001)
+    reader = reader.restarted()
+    assert reader.numbers() == [3]
+    with caplog.at_level(logging.WARNING, "statekit.sources"):
+        assert reader.restarted().numbers() == []
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("names", [["a", "b", "c"], ["b", "c", "d"]], ids=" ".join)

@@ -29,6 +29,7 @@ from statekit.cli.savepoint import savepoint
 from statekit.cli.serve import serve_checkpoints, serve_jobs
 from statekit.cli.sql import sql
 from statekit.cli.submitted import (
+    delete_job,
     list_jobs,
     print_log,
     restart_job,
@@ -111,6 +112,7 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
     list_jobs: ("jobs http://127.0.0.1:8321",),
     start_job: ("start http://127.0.0.1:8321 shop",),
     stop_job: ("stop http://127.0.0.1:8321 shop",),
+    delete_job: ("delete http://127.0.0.1:8321 shop",),
     restart_job: ("restart http://127.0.0.1:8321 shop",),
     print_log: ("logs http://127.0.0.1:8321 shop --lines 50",),
     token: (

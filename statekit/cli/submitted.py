@@ -115,6 +115,12 @@ def stop_job(url: Server, name: Name) -> None:
         _print(client.stop_job(name), url)
 
 
+def delete_job(url: Server, name: Name) -> None:
+    """Delete a job of a server that does not run, with its log. Its checkpoint stays."""
+    with client_of(url) as client:
+        _print(client.delete_job(name), url)
+
+
 def restart_job(url: Server, name: Name) -> None:
     """Run a job of a server in a new process, after its epoch."""
     with client_of(url) as client:

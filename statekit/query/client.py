@@ -317,6 +317,17 @@ class _Exchanges:
         """
         return (yield from self._asked(_submitted(name, "restart"), None))
 
+    def delete_job(self, name: str) -> Exchange[dict[str, Any]]:
+        """Delete a submitted job that was stopped, has failed or has ended, with its log, and
+        return its last description. Its checkpoint stays where it is, and the name can be used
+        again once the job is gone from `submitted_jobs`.
+
+        Raises:
+            StateTypeError: it is to run.
+            QueryError, StorageError: as for `submitted_job`.
+        """
+        return (yield from self._asked(_submitted(name, "delete"), None))
+
     def rescale_job(self, name: str, parallelism: int) -> Exchange[dict[str, Any]]:
         """Give a submitted job another parallelism, and return its description.
 
@@ -933,6 +944,7 @@ class Client(_Client, Closing):
     submitted_job = _blocking(_Exchanges.submitted_job)
     start_job = _blocking(_Exchanges.start_job)
     stop_job = _blocking(_Exchanges.stop_job)
+    delete_job = _blocking(_Exchanges.delete_job)
     restart_job = _blocking(_Exchanges.restart_job)
     rescale_job = _blocking(_Exchanges.rescale_job)
     roll_back_job = _blocking(_Exchanges.roll_back_job)
@@ -1097,6 +1109,7 @@ class AsyncClient(_Client):
     submitted_job = _awaited(_Exchanges.submitted_job)
     start_job = _awaited(_Exchanges.start_job)
     stop_job = _awaited(_Exchanges.stop_job)
+    delete_job = _awaited(_Exchanges.delete_job)
     restart_job = _awaited(_Exchanges.restart_job)
     rescale_job = _awaited(_Exchanges.rescale_job)
     roll_back_job = _awaited(_Exchanges.roll_back_job)

@@ -103,7 +103,11 @@ class SubmittedJob(Sealed):
         change: a unique id of the change.
         document: the job, as JSON.
         run: how it is run.
-        desired: whether it is to run.
+        desired: whether it is to run. A deleted job is removed once it has no process.
+        is_removed: whether its name is free. The record stays, without the document, so that a
+            slow change of the job cannot bring it back.
+        first_generation: with which it was submitted: larger than those of a removed job of that
+            name.
         generation: grows with each change for which a running process has to be replaced.
         operation: what is to be done with its checkpoint.
         done: the last operation that was done.
@@ -119,7 +123,9 @@ class SubmittedJob(Sealed):
     change: StoredId
     document: Annotated[str, Field(max_length=BYTES_MAX)]
     run: RunChoice
-    desired: Literal["running", "stopped"] = "running"
+    desired: Literal["running", "stopped", "deleted"] = "running"
+    is_removed: bool = False
+    first_generation: Count = 0
     generation: Count = 0
     operation: PendingOperation | None = None
     done: DoneOperation | None = None
@@ -167,6 +173,42 @@ class SubmittedJob(Sealed):
         if (self.generation, self.checkpoint_id) != (generation, None):
             return self
         return self.model_copy(update={"checkpoint_id": checkpoint_id})
+
+    def deleted(self) -> SubmittedJob:
+        """Return the record when it is to be deleted.
+
+        Raises:
+            StateTypeError: it may run.
+        """
+        if self.desired == "running" and not self.has_ended:
+            raise StateTypeError(
+                f"job {self.name} is to run, and was not deleted: stop it first. Its checkpoint "
+                "stays where it is"
+            )
+        return self.model_copy(update={"desired": "deleted"})
+
+    def kept(self) -> SubmittedJob:
+        """Return the record, if users may change it.
+
+        Raises:
+            StateTypeError: it is to be deleted.
+        """
+        if self.desired == "deleted":
+            raise StateTypeError(
+                f"job {self.name} is deleted once its process has ended, and was not changed: "
+                "submit it again after that"
+            )
+        return self
+
+    def removed(self) -> SubmittedJob:
+        """Return the record of a deleted job whose name is free."""
+        return self.model_copy(update={"is_removed": True, "document": "{}"})
+
+    def after_removed(self, removed: SubmittedJob) -> SubmittedJob:
+        """Return the first record of a job that has the name of a removed one."""
+        generation = removed.generation + 1
+        given = {"generation": generation, "first_generation": generation}
+        return self.model_copy(update={"version": removed.version + 1, **given})
 
     def rescaled(self, parallelism: int) -> SubmittedJob:
         """Return the record with another parallelism. The next start of the job rescales its state.

@@ -149,6 +149,15 @@ class JobService(Closing):
         """Stop a job after its epoch, until it is started."""
         return self._changed(name, SubmittedJob.stopped)
 
+    def delete(self, name: str) -> dict[str, Any]:
+        """Delete a job that was stopped, has failed or has ended, with its log. Its checkpoint
+        stays where it is.
+
+        Raises:
+            StateTypeError: it is to run.
+        """
+        return self._changed(name, SubmittedJob.deleted)
+
     def rescale(self, name: str, parallelism: int) -> dict[str, Any]:
         """Give a job another parallelism. Its next start rescales the state: at once if it runs.
 
@@ -186,7 +195,7 @@ class JobService(Closing):
         return self._changed(name, lambda job: job.operated(operation))
 
     def _changed(self, name: str, change: Change) -> dict[str, Any]:
-        record = self.registry.change(name, change)
+        record = self.registry.change(name, lambda job: change(job.kept()))
         self.supervisor.look()
         return self._described(record, self.supervisor.observed().get(name))
 
@@ -270,6 +279,8 @@ class JobService(Closing):
 
 def _status(record: SubmittedJob, seen: ObservedJob) -> str:
     """Return the status of a job. The record may be newer than what the leader has seen."""
+    if record.desired == "deleted":
+        return "deleting"
     outcome = record.outcome if seen.process is None else None
     return outcome or seen.status
 

@@ -76,7 +76,9 @@ class JobRegistry:
         found = {}
         for name, own in sorted(versions.items()):
             try:
-                found[name] = self._record(name, max(own))
+                record = self._record(name, max(own))
+                if not record.is_removed:
+                    found[name] = record
             except (CorruptCheckpointError, RestoreError) as error:
                 _logger.warning("job %s is left as it is: %s", name, error)
         return found
@@ -89,9 +91,10 @@ class JobRegistry:
             StorageError: the store cannot be reached.
         """
         check_submitted_name(name)
-        if not (versions := self._versions(name)):
+        last = self._last(name)
+        if last is None or last.is_removed:
             raise QueryError(f"no job {name} was submitted: look at the list of jobs")
-        return self._record(name, versions[-1])
+        return last
 
     def submit(self, name: str, document: str, run: object) -> SubmittedJob:
         """Add a job. A job that was submitted in the same way already is returned.
@@ -113,15 +116,18 @@ class JobRegistry:
                     f"job {other.name} has the checkpoint {other.run.checkpoint}, and each job "
                     "needs one of its own: give another one. Nothing was submitted"
                 )
-        if not self._created(record):
-            found = self.job(name)
-            if (found.document, found.run) != (record.document, record.run):
-                raise StateTypeError(
-                    f"job {name} exists with another document or other options, and was not "
-                    "changed: give another name, or replace it"
-                )
-            return found
-        return record
+        last = self._last(name)
+        if last is None or last.is_removed:
+            record = record if last is None else record.after_removed(last)
+            if self._created(record) and (last is None or self._is_next(last)):
+                return record
+        found = self.job(name).kept()
+        if (found.document, found.run) != (record.document, record.run):
+            raise StateTypeError(
+                f"job {name} exists with another document or other options, and was not "
+                "changed: give another name, or replace it"
+            )
+        return found
 
     def change(self, name: str, change: Change) -> SubmittedJob:
         """Change a job, and return its record after that.
@@ -143,10 +149,24 @@ class JobRegistry:
             if self._created(wanted) and self._is_next(last):
                 return wanted
 
-    def collect(self, name: str) -> None:
+    def collect(self, name: str, kept: int = _KEPT) -> None:
         """Delete old versions of a record, the oldest one first."""
-        for version in self._versions(name)[:-_KEPT]:
+        for version in self._versions(name)[:-kept]:
             self.store.remove([_path(name, version)])
+
+    def remove(self, name: str) -> None:
+        """Free the name of a deleted job, and delete its document.
+
+        Raises:
+            QueryError: it is removed already.
+            StorageError: the store cannot be reached.
+        """
+        self.change(name, SubmittedJob.removed)
+        self.collect(name, 1)
+
+    def _last(self, name: str) -> SubmittedJob | None:
+        versions = self._versions(name)
+        return self._record(name, versions[-1]) if versions else None
 
     def _versions(self, name: str) -> list[int]:
         found = map(_PATH.fullmatch, self.store.names(f"{_FOLDER}/{name}"))

@@ -4,8 +4,10 @@ is what the record of the job asks for.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -14,7 +16,7 @@ from statekit.checkpoint.paths import SAVEPOINT, SAVEPOINTS
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import Record
 from statekit.clock import now_us, stopwatch_s
-from statekit.errors import StatekitError
+from statekit.errors import QueryError, StatekitError
 from statekit.job.restarts import Restarts
 from statekit.service.job_log import JobLog
 from statekit.service.job_process import ChildProcess, taken_lock
@@ -33,7 +35,15 @@ _NEVER_MENDED = (2, 3)
 """Exit codes of a run after which a restart does not help."""
 
 Status = Literal[
-    "starting", "running", "stopping", "stopped", "waiting", "failed", "ended", "working"
+    "starting",
+    "running",
+    "stopping",
+    "stopped",
+    "waiting",
+    "failed",
+    "ended",
+    "working",
+    "deleting",
 ]
 """The state of a job. "waiting" is the pause before a restart, "working" a rollback."""
 
@@ -72,6 +82,9 @@ class SupervisedJob:
         directory: of its lock, document and log.
         modules, secrets: what its document may import and read.
         earlier: the job as the leader before this one saw it; None if it is not known.
+
+    Attributes:
+        is_removed: whether it was deleted, and its name is free.
     """
 
     def __init__(
@@ -97,6 +110,7 @@ class SupervisedJob:
         self._ended_generation = -1
         self._done_id = ""
         self._continued: tuple[int, str] | None = None
+        self.is_removed = False
         self._failures = 0
         self._last_failure: tuple[str, int] | None = None
         self._last_progress: tuple[JobProgress, int | None] | None = None
@@ -134,6 +148,8 @@ class SupervisedJob:
     def _status(self, record: SubmittedJob) -> Status:
         if self._process is not None:
             return "stopping" if self._process.is_asked else "running"
+        if record.desired == "deleted":
+            return "deleting"
         if self._work is not None and self._work[0].kind == "rollback":
             return "working"
         if record.outcome is not None:
@@ -150,11 +166,15 @@ class SupervisedJob:
         Raises:
             StatekitError: the registry cannot be changed. The next step tries again.
         """
+        if self.is_removed:
+            return  # the record is of before
         self._note_checkpoint(record)
         if self._process is not None and (code := self._process.exit_code) is not None:
             self._note_end(self._process, code, record)
         if self._work is not None:
             self._note_work()
+        elif record.desired == "deleted":
+            self._remove(record)
         elif record.operation is not None and record.operation.id != self._done_id:
             self._begin_work(record.operation, record)
         if self._process is not None:
@@ -176,10 +196,10 @@ class SupervisedJob:
 
     def _is_to_stop(self, record: SubmittedJob) -> bool:
         is_other = self._generation != record.generation
-        return record.desired == "stopped" or is_other or _needs_no_process(record)
+        return record.desired != "running" or is_other or _needs_no_process(record)
 
     def _is_to_start(self, record: SubmittedJob) -> bool:
-        if record.desired == "stopped" or record.has_ended or _needs_no_process(record):
+        if record.desired != "running" or record.has_ended or _needs_no_process(record):
             return False
         if self._generation != record.generation:
             return True
@@ -241,6 +261,19 @@ class SupervisedJob:
         end = JobEnd(generation=self._generation, failed=failed, reason=reason, at_us=now_us())
         self._registry.change(record.name, lambda last: last.ended(end))
         self._ended_generation = self._generation
+
+    def _remove(self, record: SubmittedJob) -> None:
+        """Delete the log of a deleted job, and free its name, once it has no process."""
+        if self._process is not None or (lock := taken_lock(self.directory / "lock")) is None:
+            return  # it ends, or one of the server before this one does
+        try:
+            self._log.close()
+            shutil.rmtree(self.directory, ignore_errors=True)
+            with contextlib.suppress(QueryError):  # the leader before this one has done it
+                self._registry.remove(record.name)
+        finally:
+            os.close(lock)
+        self.is_removed = True
 
     # ----------------------------------------------------------------------------- operations
 

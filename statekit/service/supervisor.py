@@ -146,6 +146,7 @@ class Supervisor(Closing):
         if stopwatch_s() - self._listed_s >= _LIST_S:
             self._listed_s = stopwatch_s()
             self._records = self.registry.jobs()
+            self._forget_removed()
         for name, record in self._records.items():
             if not self.is_leader:
                 return
@@ -158,6 +159,12 @@ class Supervisor(Closing):
                 _logger.warning("job %s cannot be started or stopped now: %s", name, error)
             self._observed[name] = job.observed(record)
         self._report()
+
+    def _forget_removed(self) -> None:
+        """Forget removed jobs: another one may have the name."""
+        for name in [name for name, job in self._jobs.items() if job.is_removed]:
+            del self._jobs[name]
+            self._observed.pop(name, None)
 
     def _new(self, name: str) -> SupervisedJob:
         if self._earlier is None:

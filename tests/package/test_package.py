@@ -44,7 +44,16 @@ assert sk.read("c", "spent", "total").read_all().to_pylist() == [{"customer": "a
 
 USES = {
     "": "counts.sink('counts')\n" + RUNS,
-    "spark": "import statekit.spark, pyspark.sql\n",
+    "spark": """
+counts.sink('counts', sk.sinks.json_lines('t'))
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master('local[1]').getOrCreate()
+orders = spark.createDataFrame([('ann', 4)], 'customer string, cents int')
+job.start(spark, inputs={'orders': orders}, checkpoint='c').await_termination()
+from pathlib import Path
+(file,) = Path('t').glob('*.jsonl')
+assert file.read_text() == '{"customer":"ann","count":1}\\n', file.read_text()
+""",
     "connect": "import statekit.spark, pyspark.sql.connect.session\n",
     "client": "import httpx\nfrom statekit.query import Client\nClient('http://127.0.0.1:9').close()\n",
     "sql": """

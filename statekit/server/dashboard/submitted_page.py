@@ -46,13 +46,22 @@ _KINDS = {
     "stopping": "wait",
     "waiting": "bad",
     "working": "wait",
+    "deleting": "wait",
     "failed": "bad",
 }
 """The colour of each status."""
 
+
+def _deleted(service: JobService, name: str, typed: str) -> dict[str, Any]:
+    if typed != name:
+        raise StateTypeError(f"to delete the job, type its name, {name}")
+    return service.delete(name)
+
+
 _ACTIONS: dict[str, Callable[[JobService, str, str], dict[str, Any]]] = {
     "start": lambda service, name, _: service.start(name),
     "stop": lambda service, name, _: service.stop(name),
+    "delete": _deleted,
     "restart": lambda service, name, _: service.restart(name),
     "rescale": lambda service, name, given: service.rescale(name, _number(given)),
     "rollback": lambda service, name, given: service.roll_back(name, _number(given), None),
@@ -94,7 +103,8 @@ async def change_from_page(call: RouteCall, name: str) -> Response:
         raise Problem(400, "bad_request", f"there is no action {action!r:.50}")
     await run_in_threadpool(_ACTIONS[action], service, name, given.strip())
     # Relative to the page of the job: a proxy may serve it below a path.
-    location = f"./{name}" if form.get("from", [""])[0] == "job" else "../submitted"
+    is_of_job = form.get("from", [""])[0] == "job" and action != "delete"
+    location = f"./{name}" if is_of_job else "../submitted"
     return RedirectResponse(location, 303, {"Cache-Control": "no-store"})
 
 

@@ -7,6 +7,7 @@
 /submitted/{name}/start           let it run                                 (POST)
 /submitted/{name}/stop            stop it after its epoch                    (POST)
 /submitted/{name}/restart         let it run in a new process                (POST)
+/submitted/{name}/delete          delete it, if it does not run              (POST)
 /submitted/{name}/rescale         another parallelism                        (POST)
 /submitted/{name}/rollback        back to an earlier epoch                   (POST)
 /submitted/{name}/savepoint       write a savepoint                          (POST)
@@ -31,6 +32,7 @@ from statekit.server.routes.call import RouteCall
 from statekit.server.routes.responses import JSON, TEXT, answered
 from statekit.server.routes.route_table import RouteTable
 from statekit.service.job_service import LOG_LINES_MAX, JobService, Submission
+from statekit.service.supervised_job import Status
 
 routes = RouteTable()
 
@@ -51,10 +53,8 @@ class SubmittedJobAnswer(TypedDict):
     """A submitted job: what its users want of it, and what it does."""
 
     name: str
-    status: Literal[
-        "starting", "running", "stopping", "stopped", "waiting", "failed", "ended", "working"
-    ]
-    desired: Literal["running", "stopped"]
+    status: Status
+    desired: Literal["running", "stopped", "deleted"]
     process: Count | None
     checkpoint: str
     spark: str | None
@@ -261,6 +261,12 @@ async def stop_submitted(call: RouteCall, name: str) -> Response:
 async def restart_submitted(call: RouteCall, name: str) -> Response:
     """Let a job run in a new process."""
     return await _changed(call, name, lambda service: service.restart(name))
+
+
+@routes.post(f"{_NAME}/delete", _JOB, problems=_OF_JOB)
+async def delete_submitted(call: RouteCall, name: str) -> Response:
+    """Delete a job that does not run, with its log. Its checkpoint stays where it is."""
+    return await _changed(call, name, lambda service: service.delete(name))
 
 
 @routes.post(f"{_NAME}/rescale", _JOB, problems=(*_OF_JOB, 413))

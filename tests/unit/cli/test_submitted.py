@@ -60,6 +60,9 @@ def test_a_job_is_submitted_watched_changed_and_stopped(url: str, tmp_path: Path
     assert statekit("start", url, "shop").returncode == 0
     assert statekit("restart", url, "shop").returncode == 0
     until(lambda: job()["status"] == "running")
+    assert statekit("stop", url, "shop").returncode == 0
+    assert "to be deleted" in statekit("delete", url, "shop").stdout
+    until(lambda: statekit("jobs", url, "--json").stdout == "")
 
 
 def test_what_is_refused_has_its_reason(url: str, tmp_path: Path) -> None:

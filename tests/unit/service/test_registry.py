@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -53,6 +54,62 @@ def test_the_same_submission_is_made_once_and_another_one_is_refused() -> None:
         registry.submit("../shop", "{}", RUN)
     with pytest.raises(sk.QueryError, match="no job absent was submitted"):
         registry.job("absent")
+
+
+def test_a_submission_is_known_after_its_first_record_was_collected() -> None:
+    registry = JobRegistry(Store.in_memory())
+    registry.submit("shop", "{}", RUN)
+    for _ in range(30):
+        registry.change("shop", SubmittedJob.restarted)
+    registry.collect("shop")
+    assert registry.submit("shop", "{}", RUN).generation == 30
+    with pytest.raises(sk.StateTypeError, match="exists with another document"):
+        registry.submit("shop", "[]", RUN)
+
+
+def test_a_job_that_does_not_run_is_deleted_and_its_name_is_free() -> None:
+    registry = JobRegistry(Store.in_memory())
+    registry.submit("shop", '{"old": 1}', RUN)
+    with pytest.raises(sk.StateTypeError, match="stop it first"):
+        registry.change("shop", SubmittedJob.deleted)
+    registry.change("shop", SubmittedJob.stopped)
+    before = registry.change("shop", SubmittedJob.deleted)
+    with pytest.raises(sk.StateTypeError, match="submit it again after that"):
+        registry.submit("shop", '{"old": 1}', RUN)
+    with pytest.raises(sk.StateTypeError, match="submit it again after that"):
+        registry.change("shop", lambda job: job.kept().started())
+    registry.remove("shop")
+    assert registry.jobs() == {}
+    with pytest.raises(sk.QueryError, match="no job shop was submitted"):
+        registry.change("shop", SubmittedJob.started)
+    (left,) = registry.store.names("submitted/shop")
+    assert b"old" not in registry.store.read(left)
+    again = registry.submit("shop", '{"new": 1}', RUN)
+    assert (again.desired, again.generation) == ("running", before.generation + 1)
+    assert registry.jobs() == {"shop": again}
+    assert registry.submit("shop", '{"new": 1}', RUN) == again
+
+
+def test_deleted_jobs_are_submitted_once_by_many_servers(tmp_path: Path) -> None:
+    first = JobRegistry.at(tmp_path)
+    first.submit("shop", "{}", RUN)
+    first.change("shop", SubmittedJob.stopped)
+    first.change("shop", SubmittedJob.deleted)
+    first.remove("shop")
+    found: list[object] = []
+
+    def submit(number: int) -> None:
+        with contextlib.suppress(sk.StateTypeError):  # it exists with another document
+            JobRegistry.at(tmp_path).submit("shop", f'{{"number": {number}}}', RUN)
+            found.append(number)
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = found
+    assert JobRegistry.at(tmp_path).job("shop").document == f'{{"number": {winner}}}'
 
 
 def test_an_ended_job_runs_again_only_if_it_is_asked_to() -> None:

@@ -105,6 +105,16 @@ def test_a_job_is_submitted_stopped_started_rescaled_rolled_back_and_saved(tmp_p
         until(lambda: client.submitted_job("shop")["parallelism"] == 3)
         assert before["parallelism"] == 2
         assert any('"epoch": 0' in line for line in client.job_log("shop"))
+        with pytest.raises(sk.StateTypeError, match="job shop is to run, and was not deleted"):
+            client.delete_job("shop")
+        client.stop_job("shop")
+        assert client.delete_job("shop")["status"] == "deleting"
+        with pytest.raises(sk.StateTypeError, match="submit it again after that"):
+            client.start_job("shop")
+        until(lambda: client.submitted_jobs() == [])
+        with pytest.raises(sk.QueryError, match="no job shop was submitted"):
+            client.delete_job("shop")
+        assert (tmp_path / "state" / "shop").exists()
 
 
 def test_a_module_that_prints_cannot_pretend_to_be_at_an_epoch(tmp_path: Path) -> None:

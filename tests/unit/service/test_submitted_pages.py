@@ -92,6 +92,12 @@ def test_forms_start_and_stop_a_job_and_show_what_is_wrong(running: JobServer) -
             assert 'statekit_submitted_last_epoch_timestamp_seconds{job="job001"}' in text
             assert send("stop").status_code == 303
             until(lambda: client.submitted_job("job001")["status"] == "stopped")
+            wrong = send("delete", "job002")
+            assert (wrong.status_code, "type its name, job001" in wrong.text) == (400, True)
+            deleted = send("delete", "job001")
+            assert (deleted.status_code, deleted.headers["location"]) == (303, "../submitted")
+            until(lambda: "job001" not in user.get("/-/submitted").text)
+            assert user.get(path).status_code == 404
 
 
 def metrics_token(server: JobServer) -> str:

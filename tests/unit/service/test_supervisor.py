@@ -183,6 +183,39 @@ def test_a_job_begins_anew_if_its_user_says_so(tmp_path: Path) -> None:
         until(lambda: running.registry.job("shop").checkpoint_id not in (None, first), 40)
 
 
+def test_a_deleted_job_leaves_its_checkpoint_and_another_one_may_have_its_name(
+    tmp_path: Path,
+) -> None:
+    with supervised(tmp_path) as running:
+        submit(running, tmp_path)
+        order(tmp_path, "a", ("ada", 5))
+        until(lambda: shop(running).progress is not None, 40)
+        change(running, SubmittedJob.stopped)  # its process has not ended yet
+        change(running, SubmittedJob.deleted)
+        until(lambda: running.registry.jobs() == {}, 40)
+        assert not running.directory_of("shop").exists()
+        assert Repository(tmp_path / "state").latest_epoch() == 0
+        until(lambda: "shop" not in running.observed(), 40)
+        run = RunChoice(checkpoint=str(tmp_path / "other"))
+        running.registry.submit("shop", document(tmp_path), run)
+        running.look()
+        until(lambda: shop(running).progress is not None, 40)
+        assert shop(running).failures == 0
+        assert Repository(tmp_path / "other").latest_epoch() == 0
+
+
+def test_a_job_is_deleted_by_the_next_leader_if_the_one_before_was_killed(tmp_path: Path) -> None:
+    with supervised(tmp_path) as running:
+        submit(running, tmp_path)
+        until(lambda: shop(running).status == "running", 40)
+    registry = JobRegistry.at(tmp_path / "registry")
+    registry.change("shop", SubmittedJob.stopped)
+    registry.change("shop", SubmittedJob.deleted)
+    with supervised(tmp_path) as running:
+        until(lambda: registry.jobs() == {}, 40)
+        assert not running.directory_of("shop").exists()
+
+
 def test_the_reason_of_a_failure_is_its_error_and_not_what_the_module_printed(
     tmp_path: Path,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -99,6 +100,12 @@ def run_job(
             "--reports-to", help="The number of a file that the supervisor has opened for reports."
         ),
     ] = None,
+    lock: Annotated[
+        int | None,
+        typer.Option(
+            help="The number of a file that the supervisor has locked: this process alone keeps it."
+        ),
+    ] = None,
 ) -> None:
     """Run a job: in this process, or on Spark.
 
@@ -121,6 +128,8 @@ def run_job(
     }
     stop = Event()
     reports = None if reports_to is None else RunReports(reports_to, checkpoint, stop)
+    if lock is not None:
+        _keep_from_children(lock)
     try:
         with _settings_of_the_command():
             settings = _checked_settings(spark, conf or (), restart)
@@ -147,6 +156,17 @@ def run_job(
         if reports is not None:
             reports.send_error(error)
         raise typer.Exit(_exit_code(error)) from error
+
+
+def _keep_from_children(lock: int) -> None:
+    """Close a file in all processes that this one starts: one that outlives the job must not keep
+    its lock.
+    """
+    try:
+        os.set_inheritable(lock, False)
+    except OSError as error:
+        raise typer.BadParameter(f"--lock={lock}: {error}") from error
+    os.register_at_fork(after_in_child=lambda: os.close(lock))
 
 
 @contextlib.contextmanager

@@ -6,9 +6,11 @@ changed is read anew, and one that fails, hangs or takes too much memory does no
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,7 +21,7 @@ from statekit.job.loader import check_runs_alone
 from statekit.service.job_environment import job_environment
 from statekit.shown import shown_error
 
-_WITHIN_S = 60.0
+_WITHIN_S = 15.0
 _MEMORY_BYTES = 8 << 30
 
 
@@ -35,18 +37,25 @@ def checked_document(document: str, modules: Sequence[str], secrets: Sequence[st
             its digest, or has no operator; a module cannot be imported; or that takes too long.
     """
     asked = json.dumps({"document": document, "modules": list(modules)})
+    with subprocess.Popen(
+        [sys.executable, "-c", f"from {__name__} import check_from_input; check_from_input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=job_environment(secrets),
+        process_group=0,
+    ) as process:
+        found = _answer(process, asked.encode())
+    if "document" in found:
+        canonical: str = found["document"]
+        return canonical
+    raise (class_of_kind(found["kind"]) or StateTypeError)(found["message"])
+
+
+def _answer(process: subprocess.Popen[bytes], asked: bytes) -> dict[str, str]:
+    """Return what the process of a check says, and end it with the processes of its group."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", f"from {__name__} import check_from_input; check_from_input()"],
-            input=asked.encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=job_environment(secrets),
-            process_group=0,
-            timeout=_WITHIN_S,
-            check=False,
-        )
-        found = json.loads(done.stdout)
+        answer: dict[str, str] = json.loads(process.communicate(asked, _WITHIN_S)[0])
     except subprocess.TimeoutExpired:
         raise StateTypeError(
             f"the modules of the document were not imported within {_WITHIN_S:.0f} s: nothing was "
@@ -55,12 +64,12 @@ def checked_document(document: str, modules: Sequence[str], secrets: Sequence[st
     except ValueError:
         raise StateTypeError(
             f"the modules of the document ended the process that imported them (exit code "
-            f"{done.returncode}): nothing was submitted"
+            f"{process.returncode}): nothing was submitted"
         ) from None
-    if "document" in found:
-        canonical: str = found["document"]
-        return canonical
-    raise (class_of_kind(found["kind"]) or StateTypeError)(found["message"])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return answer
 
 
 def check_from_input() -> None:

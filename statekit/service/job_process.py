@@ -52,7 +52,8 @@ class ChildProcess:
         words: the command and its arguments.
         log: gets its output.
         lock: the open file of the lock, which the process inherits. It is closed here.
-        reports: whether it is a run, which reports its epochs in a pipe.
+        reports: whether it is a run, which reports its epochs in a pipe, and keeps the lock from
+            the processes that it starts.
         secrets: names of environment variables that the process gets although they are secrets.
 
     Attributes:
@@ -77,9 +78,10 @@ class ChildProcess:
         self._asked_s: float | None = None
         self._ended = threading.Event()
         own_end, its_end = os.pipe()
+        own = [f"--reports-to={its_end}", f"--lock={lock}"] if reports else []
         try:
             self._process = subprocess.Popen(
-                [*_COMMAND, *words, *([f"--reports-to={its_end}"] if reports else [])],
+                [*_COMMAND, *words, *own],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -94,8 +96,8 @@ class ChildProcess:
             os.close(lock)
             os.close(its_end)
         with contextlib.suppress(OSError):  # it has ended
-            own = os.getpriority(os.PRIO_PROCESS, 0)
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, own + _NICENESS)
+            nice = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, nice)
         assert self._process.stdout is not None, "it is a pipe"
         readers = [
             self._in_thread(self._read, self._process.stdout, _LINE_BYTES_MAX, self._note),
@@ -159,7 +161,7 @@ class ChildProcess:
 
     def _watch(self, readers: Sequence[threading.Thread]) -> None:
         """Wait for the process, and end those that it has left: a child that it has forked holds
-        the lock of the job and its pipes, so the end of its output is no sign.
+        its pipes, so the end of its output is no sign.
         """
         self._process.wait()
         until_s, is_there = stopwatch_s() + _GROUP_ENDS_S, self._signal_group(signal.SIGTERM)

@@ -91,9 +91,7 @@ class JobService(Closing):
             )
         registry = JobRegistry.at(place)
         directory = work or Path(home or "", "work")
-        supervisor = Supervisor(
-            registry, directory.absolute(), limits.modules, secrets=limits.secrets
-        )
+        supervisor = Supervisor(registry, directory.absolute(), limits)
         return cls(registry, supervisor, limits)
 
     def close(self) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from statekit.checkpoint.store_url import local_path, remote_url
-from statekit.documents.job_document import JobDocument, WindowDocument
+from statekit.documents.job_document import JobDocument, WindowDocument, read_document
 from statekit.errors import StateTypeError
 from statekit.service.connector_limits import check_connector
+from statekit.service.job_record import SubmittedJob
 from statekit.shown import shown
 
 _NETWORK = ("http://", "https://", "postgresql://", "postgresql+")
@@ -68,6 +69,16 @@ class SubmissionLimits:
                 f"spark={shown(master)} is not allowed on this server: allowed are {allowed} "
                 "(--spark)"
             )
+
+    def check_record(self, record: SubmittedJob) -> None:
+        """Check a job that was submitted earlier, perhaps to a server that allowed more.
+
+        Raises:
+            StateTypeError: something is not allowed, or the document cannot be read.
+        """
+        self.check_master(record.run.spark)
+        self.checkpoint(record.name, record.run.checkpoint)
+        self.check(read_document(record.document))
 
     def check(self, document: JobDocument) -> None:
         """Check the names in a document.

@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +22,7 @@ from statekit.service.job_process import ChildProcess, taken_lock
 from statekit.service.job_record import DoneOperation, JobEnd, PendingOperation, SubmittedJob
 from statekit.service.registry import JobRegistry
 from statekit.service.run_report import JobProgress
+from statekit.service.submission_limits import SubmissionLimits
 
 _logger = logging.getLogger("statekit.service")
 
@@ -80,7 +80,7 @@ class SupervisedJob:
         name: of the job.
         registry: gets the ends of the job and of its operations.
         directory: of its lock, document and log.
-        modules, secrets: what its document may import and read.
+        limits: what its document may name.
         earlier: the job as the leader before this one saw it; None if it is not known.
 
     Attributes:
@@ -92,12 +92,10 @@ class SupervisedJob:
         name: str,
         registry: JobRegistry,
         directory: Path,
-        modules: Sequence[str],
+        limits: SubmissionLimits,
         earlier: ObservedJob | None = None,
-        secrets: Sequence[str] = (),
     ) -> None:
-        self._name, self._registry, self._modules = name, registry, modules
-        self._secrets = secrets
+        self._name, self._registry, self._limits = name, registry, limits
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._log = JobLog(directory)
@@ -207,6 +205,10 @@ class SupervisedJob:
         return not has_ended and stopwatch_s() >= self._starts_at_s
 
     def _start(self, record: SubmittedJob) -> None:
+        if (fault := self._fault(record)) is not None:
+            self._generation = record.generation
+            self._fail(record, fault)
+            return
         if (lock := taken_lock(self.directory / "lock")) is None:
             return  # a process of the server before this one is ending
         if self._generation != record.generation or self._restarts is None:
@@ -216,7 +218,17 @@ class SupervisedJob:
         document = self.directory / "document.json"
         document.write_text(record.document)
         words = self._words(record, document)
-        self._process = ChildProcess(words, self._log, lock, self._secrets, reports=True)
+        self._process = ChildProcess(words, self._log, lock, self._limits.secrets, reports=True)
+
+    def _fault(self, record: SubmittedJob) -> str | None:
+        """Return what this server does not allow of a job that another one has taken; None if it
+        allows all.
+        """
+        try:
+            self._limits.check_record(record)
+        except StatekitError as error:
+            return f"{type(error).__name__} ({error.kind})\n{error}"
+        return None
 
     def _words(self, record: SubmittedJob, document: Path) -> list[str]:
         run = record.run
@@ -227,7 +239,7 @@ class SupervisedJob:
             generation, noted = self._continued
             own = noted if generation == record.generation else None
         words += [] if own is None else [f"--continues={own}"]
-        words += [f"--module={module}" for module in self._modules]
+        words += [f"--module={module}" for module in self._limits.modules]
         for name, given in (
             ("parallelism", run.parallelism),
             ("spark", run.spark),
@@ -249,10 +261,13 @@ class SupervisedJob:
     def _note_failure(self, reason: str, code: int, record: SubmittedJob) -> None:
         assert self._restarts is not None, "it was started"
         pause_s = None if code in _NEVER_MENDED else self._restarts.next_pause_s()
-        if pause_s is None:
-            self._end(record, failed=True, reason=reason)
-        else:
+        if pause_s is not None:
             self._starts_at_s = stopwatch_s() + pause_s
+        self._fail(record, reason, for_good=pause_s is None)
+
+    def _fail(self, record: SubmittedJob, reason: str, *, for_good: bool = True) -> None:
+        if for_good:
+            self._end(record, failed=True, reason=reason)
         self._failures += 1
         self._last_failure = reason, now_us()
         _logger.warning("job %s has failed: %s", self._name, reason)
@@ -278,6 +293,9 @@ class SupervisedJob:
     # ----------------------------------------------------------------------------- operations
 
     def _begin_work(self, operation: PendingOperation, record: SubmittedJob) -> None:
+        if (fault := self._fault(record)) is not None:
+            self._done(DoneOperation(operation=operation, error=fault, at_us=now_us()))
+            return
         if _needs_no_process(record):
             if self._process is not None:
                 return  # it is asked to end
@@ -292,7 +310,7 @@ class SupervisedJob:
             return
         words += ["--", record.run.checkpoint]
         words += [operation.savepoint] if operation.savepoint else []
-        self._work = operation, ChildProcess(words, self._log, lock, self._secrets)
+        self._work = operation, ChildProcess(words, self._log, lock, self._limits.secrets)
 
     def _is_saved(self, operation: PendingOperation, record: SubmittedJob) -> bool:
         """Return whether the savepoint was written already, by a leader that was killed then."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError
 from statekit.service.job_record import SubmittedJob
 from statekit.service.leadership import TERM_S, Leadership
 from statekit.service.registry import JobRegistry
+from statekit.service.submission_limits import SubmissionLimits
 from statekit.service.supervised_job import ObservedJob, SupervisedJob
 
 _logger = logging.getLogger("statekit.service")
@@ -57,21 +58,18 @@ class Supervisor(Closing):
         registry: the jobs, and what users want of them.
         directory: a local directory for locks, documents and logs. Servers on one machine with
             one registry have the same.
-        modules: the packages and modules that documents may import.
+        limits: what documents may name.
         term_s: how long a leader may be silent, in seconds.
-        secrets: names of environment variables that documents may read.
     """
 
     def __init__(
         self,
         registry: JobRegistry,
         directory: Path,
-        modules: Sequence[str],
+        limits: SubmissionLimits,
         term_s: float = TERM_S,
-        secrets: Sequence[str] = (),
     ) -> None:
-        self.registry, self._directory, self._modules = registry, directory, modules
-        self._secrets = secrets
+        self.registry, self._directory, self._limits = registry, directory, limits
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._leadership = Leadership(registry.store, term_s)
         self._jobs: dict[str, SupervisedJob] = {}
@@ -170,7 +168,7 @@ class Supervisor(Closing):
         if self._earlier is None:
             self._earlier = self._report_of_leader()
         directory, earlier = self.directory_of(name), self._earlier.get(name)
-        return SupervisedJob(name, self.registry, directory, self._modules, earlier, self._secrets)
+        return SupervisedJob(name, self.registry, directory, self._limits, earlier)
 
     def _report(self) -> None:
         """Store the observed jobs, if they have changed."""

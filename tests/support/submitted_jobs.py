@@ -40,9 +40,12 @@ def counted(order: Order, sum: sk.ValueState[int]) -> Iterator[Order]:
     if order.customer == "printing":
         for line in HOSTILE_LINES:
             print(line, flush=True)
-    if order.customer == "forking":
+    if order.customer in ("forking", "leaving"):
         if os.fork() == 0:
-            time.sleep(600)
+            if order.customer == "leaving":
+                os.setsid()  # no group of the job any more
+            time.sleep(30)
+            os._exit(0)
         os._exit(7)
     sum.update((sum.get() or 0) + order.cents)
     yield Order(order.customer, sum.get() or 0)

@@ -57,6 +57,7 @@ class Queue(NamedTuple):
         most: limit of the requests that run or wait.
         of_token: limit of such requests of one token.
         at_once: number of requests that run at a time; the others wait in order of arrival.
+        at_once_of_token: number of such requests of one token.
         retry_s: seconds after which a refused client may try again.
         gives_way: pause between requests while there are single reads.
     """
@@ -65,6 +66,7 @@ class Queue(NamedTuple):
     most: int = sys.maxsize
     of_token: int = sys.maxsize
     at_once: int = sys.maxsize
+    at_once_of_token: int = sys.maxsize
     retry_s: int = 5
     gives_way: bool = False
 
@@ -77,7 +79,7 @@ def queues_of(options: ServerOptions) -> Mapping[str, Queue]:
         "queries": Queue("queries wait", most=16, at_once=2),
         "rankings": Queue("rankings wait", most=16, of_token=2, at_once=1),
         "tables": Queue("files are being written", most=options.tables, at_once=2),
-        "submissions": Queue("submissions wait", most=100, at_once=2),
+        "submissions": Queue("submissions wait", most=100, at_once=2, at_once_of_token=1),
         "waits": Queue("requests wait for an epoch", options.waits, options.waits_of_token),
         "watchers": Queue("watch", most=options.watchers, retry_s=10),
     }

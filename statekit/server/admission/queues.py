@@ -40,6 +40,7 @@ class _Places:
         self.queue = queue
         self.of_token = Counter[str | None]()
         self.turns = asyncio.Semaphore(queue.at_once)
+        self.turns_of_token: dict[str | None, asyncio.Semaphore] = {}
 
     def enter(self, token: str | None) -> None:
         queue = self.queue
@@ -54,6 +55,12 @@ class _Places:
         self.of_token[token] -= 1
         if not self.of_token[token]:
             del self.of_token[token]
+            self.turns_of_token.pop(token, None)
+
+    def own_turns(self, token: str | None) -> asyncio.Semaphore:
+        """Return the turns of a token that has a place."""
+        most = self.queue.at_once_of_token
+        return self.turns_of_token.setdefault(token, asyncio.Semaphore(most))
 
 
 class _Piece:
@@ -133,6 +140,12 @@ class Admission:
             yield
         finally:
             leave()
+
+    @asynccontextmanager
+    async def turn_of(self, queue: str, token: str) -> AsyncIterator[None]:
+        """Wait for a turn of a queue and of a token that has a place in it, and hold it."""
+        async with self._queues[queue].own_turns(token), self.turn(queue):
+            yield
 
     @asynccontextmanager
     async def turn(self, queue: str) -> AsyncIterator[None]:

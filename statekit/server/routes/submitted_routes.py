@@ -203,7 +203,7 @@ async def submit(call: RouteCall, asked: SubmittedDocument) -> Response:
     check_own_site(call)
     admission = call.served.admission
     with admission.place("submissions", call.token.name):
-        async with admission.turn("submissions"):
+        async with admission.turn_of("submissions", call.token.name):
             return await _changed(call, asked.name, lambda service: service.submit(submission))
 
 

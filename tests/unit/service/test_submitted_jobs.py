@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from statekit.server.admission.options import JobServerOptions
 from statekit.server.admission.token_file import add_token
 from statekit.server.serve import job_service
 from statekit.service.connector_limits import CONNECTORS
+from statekit.service.document_check import checked_document
 from statekit.service.job_log import JobLog
 from statekit.service.job_process import ChildProcess, taken_lock
 from statekit.service.submission_limits import SubmissionLimits
@@ -46,9 +48,9 @@ class JobServer(NamedTuple):
         headers = {"Authorization": f"Bearer {self.token}", **sent.pop("headers", {})}
         return httpx.post(f"{self.url}{path}", headers=headers, **sent)
 
-    def submitted(self, **changed: Any) -> httpx.Response:
+    def submitted(self, timeout: float | None = 5.0, **changed: Any) -> httpx.Response:
         whole = {"name": "shop", "document": json.loads(document(self.home)), **changed}
-        return self.post("/submitted", json=whole)
+        return self.post("/submitted", json=whole, timeout=timeout)
 
 
 @contextmanager
@@ -556,6 +558,76 @@ def test_a_deep_document_is_refused(idle: JobServer, pair: str, depth: int) -> N
     answer = idle.post("/submitted", content=body.encode())
     assert answer.status_code == 400, answer.text[:200]
     assert answer.json()["kind"] in ("state_type", "bad_request")
+
+
+def test_modules_that_hang_take_one_place_of_their_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, released = tmp_path / "begun", tmp_path / "released"
+    begun.mkdir()
+    (tmp_path / "hanging_module.py").write_text(
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(begun)!r}, str(os.getpid())).touch()\n"
+        f"while not os.path.exists({str(released)!r}):\n"
+        "    time.sleep(0.02)\n"
+        "os._exit(3)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path.cwd()}")
+    tokens = tmp_path / "tokens.json"
+    greedy, other = (add_token(tokens, name, [], ["*"]) for name in ("greedy", "other"))
+    options = JobServerOptions(
+        allow=["hanging_module", MODULE],
+        checkpoints_below=[str(tmp_path / "state")],
+        data_below=[str(tmp_path)],
+    )
+    wrong = changed(tmp_path, "declared", {"$process": "hanging_module:run"})
+    wrong["steps"][0]["with"]["types"] = [{"$type": "hanging_module:Order"}]
+    with server({}, service=job_service(str(tmp_path / "jobs"), options), tokens=tokens) as url:
+        running = JobServer(url, greedy, tmp_path)
+        details: list[str] = []
+
+        def submit() -> None:
+            details.append(running.submitted(document=wrong, timeout=None).json()["detail"])
+
+        asked = [threading.Thread(target=submit) for _ in range(3)]
+        for thread in asked:
+            thread.start()
+        until(lambda: any(begun.iterdir()))
+        with JobServer(url, other, tmp_path).client() as client:
+            client.submit(document(tmp_path / "other"), "other")
+        assert len(list(begun.iterdir())) == 1
+        released.touch()
+        for thread in asked:
+            thread.join()
+        assert len(list(begun.iterdir())) == 3
+    assert all("ended the process that imported them (exit code 3)" in each for each in details)
+
+
+def test_a_module_that_hangs_is_ended_with_the_processes_that_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("statekit.service.document_check._WITHIN_S", 3.0)
+    child = tmp_path / "child"
+    (tmp_path / "sleeping_module.py").write_text(
+        "import pathlib, subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        f"pathlib.Path({str(child)!r}).write_text(str(child.pid))\n"
+        "time.sleep(600)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path.cwd()}")
+    wrong = changed(tmp_path, "declared", {"$process": "sleeping_module:run"})
+    wrong["steps"][0]["with"]["types"] = [{"$type": "sleeping_module:Order"}]
+    with pytest.raises(sk.StateTypeError, match="were not imported within 3 s"):
+        checked_document(json.dumps(wrong), ["sleeping_module", MODULE])
+    until(lambda: not is_running(int(child.read_text())))
+
+
+def is_running(process: int) -> bool:
+    """Return whether a process is there, and not only its exit code."""
+    try:
+        return "(sleep) Z" not in Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
 
 
 def test_a_module_that_ends_its_process_or_prints_does_not_affect_the_server(

@@ -17,16 +17,23 @@ from statekit.service.job_log import last_lines
 from statekit.service.job_record import PendingOperation, RunChoice, SubmittedJob
 from statekit.service.registry import JobRegistry
 from statekit.service.run_report import JobProgress
+from statekit.service.submission_limits import SubmissionLimits
 from statekit.service.supervised_job import ObservedJob, has_savepoint
 from statekit.service.supervisor import ObservedJobs, Supervisor
 from tests.support.submitted_jobs import MODULE, document, order, totals
 from tests.support.waiting import until
 
 
+def limits(home: Path, **narrower: list[str]) -> SubmissionLimits:
+    below = [str(home)]
+    given = {"modules": [MODULE], "checkpoints_below": below, "data_below": below, **narrower}
+    return SubmissionLimits(**given)
+
+
 @contextmanager
-def supervised(home: Path) -> Iterator[Supervisor]:
+def supervised(home: Path, **narrower: list[str]) -> Iterator[Supervisor]:
     registry = JobRegistry.at(home / "registry")
-    with Supervisor(registry, home / "work", [MODULE]) as running:
+    with Supervisor(registry, home / "work", limits(home, **narrower)) as running:
         running.start()
         yield running
 
@@ -141,11 +148,14 @@ def test_a_job_that_reads_its_input_once_ends_and_a_failing_one_is_given_up(tmp_
         assert totals(tmp_path) == [("ada", 5)]
 
 
-def test_a_job_that_forked_ends_with_its_children(tmp_path: Path) -> None:
+@pytest.mark.parametrize("customer", ["forking", "leaving"])
+def test_a_process_that_a_job_has_left_does_not_keep_it_from_a_restart(
+    tmp_path: Path, customer: str
+) -> None:
     with supervised(tmp_path) as running:
         submit(running, tmp_path, restart="1 in 1 minute")
-        order(tmp_path, "a", ("forking", 1))
-        until(lambda: shop(running).failures == 2, 40)  # the child had held the lock of the job
+        order(tmp_path, "a", (customer, 1))
+        until(lambda: shop(running).failures == 2, 25)  # before the child ends
         until(lambda: shop(running).status == "failed", 20)
         assert shop(running).last_failure == "it ended with exit code 7"
 
@@ -216,6 +226,37 @@ def test_a_job_is_deleted_by_the_next_leader_if_the_one_before_was_killed(tmp_pa
         assert not running.directory_of("shop").exists()
 
 
+@pytest.mark.parametrize(
+    ("narrower", "reason"),
+    [
+        ({"modules": ["json"]}, "tests.support.submitted_jobs"),
+        ({"checkpoints_below": ["/elsewhere"]}, "allowed are /elsewhere (--checkpoints-below)"),
+        ({"data_below": ["/elsewhere"]}, "allowed are /elsewhere (--data-below)"),
+    ],
+    ids=lambda of: next(iter(of)) if isinstance(of, dict) else "",
+)
+def test_a_job_that_a_server_does_not_allow_any_more_is_not_run(
+    tmp_path: Path, narrower: dict[str, list[str]], reason: str
+) -> None:
+    with supervised(tmp_path) as running:
+        submit(running, tmp_path)
+        order(tmp_path, "a", ("ada", 5))
+        until(lambda: running.registry.job("shop").checkpoint_id is not None, 40)
+    order(tmp_path, "b", ("ada", 1))
+    with supervised(tmp_path, **narrower) as running:
+        until(lambda: shop(running).status == "failed", 40)
+        assert reason in (shop(running).last_failure or "")
+        back = PendingOperation(kind="savepoint", id=unique_id(), savepoint="first")
+        change(running, lambda job: job.operated(back))
+        until(lambda: running.registry.job("shop").done is not None, 40)
+        done = running.registry.job("shop").done
+        assert "modules" in narrower or (done is not None and reason in (done.error or ""))
+    assert totals(tmp_path) == [("ada", 5)]
+    with supervised(tmp_path) as running:
+        change(running, SubmittedJob.started)
+        until(lambda: totals(tmp_path) == [("ada", 5), ("ada", 6)], 40)
+
+
 def test_the_reason_of_a_failure_is_its_error_and_not_what_the_module_printed(
     tmp_path: Path,
 ) -> None:
@@ -237,6 +278,6 @@ def test_a_stored_report_with_a_wrong_epoch_is_ignored(
     with warnings.catch_warnings(action="ignore"):  # of the serializer
         report = ObservedJobs.model_construct(term=0, at_us=0, jobs={"shop": seen}).to_bytes()
     registry.store.replace("observed.json", report)
-    with Supervisor(registry, tmp_path / "work", [MODULE]) as other:
+    with Supervisor(registry, tmp_path / "work", limits(tmp_path)) as other:
         assert other.observed() == {}
     assert "the report of the leader cannot be read" in caplog.text

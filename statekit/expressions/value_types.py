@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import functools
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -154,7 +156,8 @@ def nested_class(annotation: Any) -> Any:
     return members[0] if is_nested else None
 
 
-def field_annotations(cls: Any) -> dict[str, tuple[Any, bool]]:
+@functools.lru_cache(maxsize=64)  # an expression may have thousands of columns of one class
+def field_annotations(cls: Any) -> Mapping[str, tuple[Any, bool]]:
     """Return the type of each field of a record class, and whether a key of that name may be
     absent.
     """

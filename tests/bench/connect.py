@@ -18,7 +18,7 @@ from tests.support.connect_server import ConnectServer
 from tests.support.places import ROOT, SUPPORT
 from tests.support.spark_clusters import Cluster
 
-EPOCHS, EPOCH_SIZE, WORDS, PAIRS, SHARDS = 20, 2_000, 5_000, 3, 8
+EPOCHS, EPOCH_SIZE, WORDS, PAIRS, SHARDS = 12, 2_000, 5_000, 3, 8
 _WARM = 5
 _BEGAN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import pickle
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from sqlglot.tokens import Tokenizer
 
 import statekit as sk
+from statekit.codec.annotations import struct_fields
+from statekit.expressions import value_types
 from statekit.expressions.compiled import compiled
 from statekit.expressions.sql_text import tree_of_text
 from statekit.expressions.tree import BinaryNode, ColumnNode, LiteralNode
@@ -198,6 +200,24 @@ def test_many_conditions_are_not_nested(joined: str) -> None:
     found = compiled(f"NOT ({joined.join(f'({text})' for text in texts)})", Row)
     assert found.of_record(ROW) is (None if joined == " AND " else False)
     assert found.of_record(ROW._replace(j=-1)) is False
+
+
+class Bill(NamedTuple):
+    cents: int
+
+
+def test_the_fields_of_a_class_are_read_once_for_all_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[Any] = []
+
+    def fields(cls: Any) -> Any:
+        read.append(cls)
+        return struct_fields(cls)
+
+    monkeypatch.setattr(value_types, "struct_fields", fields)
+    compiled(" OR ".join(f"cents = {cents}" for cents in range(300)), Bill, "here")
+    assert read == [Bill]
 
 
 def nested(levels: int) -> sk.Expression:

@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 # Tests start hundreds of processes, and without bytecode each compiles the whole package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-serve test test-seed test-slow test-steady durations check bench soak clean java
+.PHONY: help demo demo-serve docs test test-seed test-slow test-steady durations check bench soak clean java
 
 help:
 	@echo "make demo       install into $(VENV) and run the demo on real data"
@@ -24,6 +24,7 @@ help:
 	@echo "make test-steady the fast tests 20 times, beside four busy processes; hours"
 	@echo "make durations  all tests, and how long each takes: long ones are in make test-slow"
 	@echo "make check      ruff, mypy and the layer test"
+	@echo "make docs       the documentation as a site, in build/site"
 	@echo "make bench      the benchmarks, against peers in the same run; tables and plots in docs/benchmarks"
 	@echo "make soak       all tests with all their parameters, and more examples than in CI"
 	@echo "make clean      remove everything that these targets made"
@@ -88,6 +89,10 @@ check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q --whole tests/unit/test_layers.py
+
+docs: $(DEV)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/site/mkdocs.yml
+	@echo "open build/site/index.html"
 
 bench: $(DEV) java
 	$(BIN)/python -m tests.bench --into docs/benchmarks --readme README.md

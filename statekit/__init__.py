@@ -155,3 +155,8 @@ __all__ = [
     "transform",
     "tumbling",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names: completion does not list the modules that are imported with them."""
+    return sorted(__all__)

@@ -23,3 +23,8 @@ if not TYPE_CHECKING:  # else every name would be one of this package, to mypy
         from statekit.query import client
 
         return getattr(client, name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names: completion does not list the modules that are imported with them."""
+    return sorted(__all__)

@@ -37,3 +37,8 @@ __all__ = [
     "socket",
     "spark",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names: completion does not list the modules that are imported with them."""
+    return sorted(__all__)

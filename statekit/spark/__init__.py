@@ -22,3 +22,8 @@ __all__ = [
     "start",
     "transform_with_state",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names: completion does not list the modules that are imported with them."""
+    return sorted(__all__)

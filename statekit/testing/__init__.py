@@ -63,3 +63,8 @@ if not TYPE_CHECKING:  # else every name would be one of this package, to mypy
         if name not in _CHECKS:
             raise AttributeError(f"module 'statekit.testing' has no attribute {name!r}")
         return getattr(importlib.import_module(f"statekit.testing.{_CHECKS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names: completion does not list the modules that are imported with them."""
+    return sorted(__all__)

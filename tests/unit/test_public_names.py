@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import rlcompleter
 import runpy
 import subprocess
 import sys
 from collections.abc import MutableMapping
+from types import ModuleType
 
 import pytest
 
 import statekit
+import statekit.query
 import statekit.spark
 import statekit.testing
 import statekit.testing.machines
@@ -176,6 +179,19 @@ def test_the_module_that_refuses_other_platforms_is_imported_with_the_package() 
 def test_the_public_names_are_these() -> None:
     for module, names in MODULES.values():
         assert sorted(module.__all__) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [statekit, statekit.query, statekit.sinks, statekit.sources, statekit.spark, statekit.testing],
+)
+def test_completion_of_a_package_lists_its_public_names_only(module: ModuleType) -> None:
+    assert dir(module) == sorted(module.__all__)
+    completer = rlcompleter.Completer({"module": module})
+    listed = [completer.complete("module.", n) for n in range(len(module.__all__) + 1)]
+    assert listed.pop() is None
+    names = {str(each).removeprefix("module.").rstrip("()") for each in listed}
+    assert names == set(module.__all__)
 
 
 @pytest.mark.parametrize(("module", "name"), EVERY)

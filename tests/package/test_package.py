@@ -116,6 +116,12 @@ def test_each_extra_is_tried() -> None:
     assert {*USES} == {"", *PROJECT["optional-dependencies"]} - {"dev", "docs"}
 
 
+def test_the_page_about_the_installation_lists_each_extra_once() -> None:
+    page = (ROOT / "docs/start/install.md").read_text().split("\n## Extras\n")[1]
+    listed = re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE)
+    assert sorted(listed) == sorted(PROJECT["optional-dependencies"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", USES)
 def test_an_extra_alone_is_enough_for_what_it_is_for(

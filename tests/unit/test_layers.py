@@ -273,9 +273,12 @@ def test_each_foreign_library_is_imported_through_its_door() -> None:
 
 def test_the_package_itself_only_names_things() -> None:
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    *names, completion = tree.body
     assert all(
-        isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.Expr) for node in tree.body
+        isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.Expr) for node in names
     )
+    assert isinstance(completion, ast.FunctionDef)
+    assert completion.name == "__dir__"
 
 
 @pytest.mark.parametrize("module", ["statekit", "statekit.runtime.local", "statekit.testing"])

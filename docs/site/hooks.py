@@ -124,6 +124,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     source = next((name for name, of in OTHERS.items() if of == own), None)
     source = "examples/README.md" if own == "examples.md" else source
     at = f"docs/{own}" if source is None else source
+    if source is not None:
+        markdown = markdown.replace('"docs/images/', '"images/')
     lines = []
     fence, before = "", ""
     for line in markdown.split("\n"):

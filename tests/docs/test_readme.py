@@ -31,7 +31,7 @@ LONGEST_PAGE = 3_000
 LONGEST_CHANGELOG = 1_000
 """Words: five minutes."""
 FORMAT = DOCS / "reference" / "format.md"
-FOLDERS = ("start", "coming-from", "guide", "reference", "operate", "internals")
+FOLDERS = ("start", "coming-from", "explain", "guide", "reference", "operate", "internals")
 PAGES = [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
 WITH_EXAMPLES = [page for page in PAGES if _RUN.search(page.read_text()) and page != ON_SPARK]
 

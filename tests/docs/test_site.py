@@ -18,6 +18,7 @@ from tests.support.places import DOCS, ROOT
 pytestmark = pytest.mark.slow
 
 _LOADED = re.compile(r"<(?!a\b)[a-z]+ [^>]*?(?:src|href)=\"?(https?:[^\" >]*|//[^\" >]*)")
+_PICTURE = re.compile(r"<(?:img|source) [^>]*?(?:src|srcset)=\"?([^\" >]+)")
 NARROW = 420
 SHOWN = [
     "index.html",
@@ -66,6 +67,16 @@ def test_nothing_is_loaded_from_other_hosts(site: Path) -> None:
     assert len(pages) > 150
     for built in pages:
         assert _LOADED.findall(built.read_text()) == [], built.name
+
+
+def test_each_picture_is_there(site: Path) -> None:
+    count = 0
+    for built in site.rglob("*.html"):
+        for name in _PICTURE.findall(built.read_text()):
+            if not name.startswith("data:"):
+                assert (built.parent / name).exists(), f"{built} shows {name}"
+                count += 1
+    assert count > 5
 
 
 def test_the_reference_has_every_public_name_of_a_job(site: Path) -> None:

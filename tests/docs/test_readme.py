@@ -31,7 +31,10 @@ LONGEST_PAGE = 3_000
 LONGEST_CHANGELOG = 1_000
 """Words: five minutes."""
 FORMAT = DOCS / "reference" / "format.md"
-FOLDERS = ("start", "coming-from", "explain", "guide", "reference", "operate", "internals")
+FOLDERS = (
+    *("start", "how-to", "guide", "operate", "coming-from"),
+    *("explain", "reference", "internals"),
+)
 PAGES = [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
 WITH_EXAMPLES = [page for page in PAGES if _RUN.search(page.read_text()) and page != ON_SPARK]
 

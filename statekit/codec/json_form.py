@@ -3,7 +3,7 @@
 The forms are those of pydantic's `mode="json"`, with three exceptions: bytes are hex, because they
 need not be UTF-8; the days of a duration are never years, because readers of ISO 8601 disagree on
 their length; and NaN and infinities are text, because JSON has no such numbers. The table of all
-types is in docs/guide/reading-state.md.
+types is in docs/guide/json-form.md.
 """
 
 from __future__ import annotations

@@ -587,7 +587,7 @@ class Job(Plan):
             metrics: serve metrics for Prometheus from the driver until the job ends, at a port of
                 the loopback address, such as 9464, or at an address, such as "0.0.0.0:9464". Port 0
                 is a free one; `metrics_address` of the query has the address. Needs the extra
-                `metrics`. docs/operate/monitoring.md describes each metric.
+                `metrics`. docs/operate/metrics.md describes each metric.
             record: keep the records of shards, for `statekit replay`.
             mirror: tables that are kept equal to states, by a process beside the job: a sink per
                 state, such as `{"totals.sum": sinks.delta(path)}`, or `MirrorOptions`, or a list of

@@ -165,7 +165,7 @@ class WatchEvent(NamedTuple):
     """An event of a watched state.
 
     Parameters:
-        name: "reset", "row", "change" or "epoch": see docs/operate/serving.md.
+        name: "reset", "row", "change" or "epoch": see docs/operate/serving-clients.md.
         id: continues a watch after this event.
         data: its contents.
     """

@@ -1,5 +1,5 @@
 """The package, built and installed into new environments: with each extra alone, and with the
-oldest versions that it says it supports.
+oldest versions that it says it supports, and the newest ones that pip finds.
 """
 
 from __future__ import annotations
@@ -136,14 +136,16 @@ def test_an_extra_alone_is_enough_for_what_it_is_for(
 
 
 @pytest.mark.slow
-def test_the_oldest_supported_versions_run_a_job(tmp_path: Path, wheel: Path) -> None:
+@pytest.mark.parametrize("versions", ["oldest", "newest"])
+def test_the_supported_versions_run_a_job(tmp_path: Path, wheel: Path, versions: str) -> None:
     oldest = [
         f"{name}=={version}"
         for line in PROJECT["dependencies"]
         for name, version in re.findall(r"([a-z-]+)>=([0-9.]+)$", line)
     ]
     assert len(oldest) == len(PROJECT["dependencies"])
-    python = environment(tmp_path / "venv", str(wheel), *oldest)
+    pins = oldest if versions == "oldest" else []
+    python = environment(tmp_path / "venv", str(wheel), *pins)
     (tmp_path / "use.py").write_text(JOB + STATES)
     output_of(python, "-W", "error", "use.py", cwd=tmp_path)
     assert "operator spent" in output_of(

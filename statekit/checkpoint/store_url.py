@@ -45,6 +45,16 @@ def same_place(url: str | Path) -> str:
     return remote_url(str(url)).rstrip("/") if path is None else path.resolve().as_uri()
 
 
+def place_elsewhere(url: str) -> str:
+    """Return a location for another process, which may have another working directory.
+
+    >>> place_elsewhere("s3://lake/orders"), place_elsewhere("/data/orders")
+    ('s3://lake/orders', '/data/orders')
+    """
+    path = local_path(url)
+    return url if path is None or path.is_absolute() else str(path.absolute())
+
+
 def _path_of_file_url(url: str) -> Path:
     """Return the path of a `file:` URL, which has no host, no query and no fragment.
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from statekit.checkpoint.object_store import StoreOptions, sync_path, without_credentials
 from statekit.checkpoint.store import Store
-from statekit.checkpoint.store_url import local_path, same_place
+from statekit.checkpoint.store_url import local_path, place_elsewhere, same_place
 from statekit.declared_call import declarable
 from statekit.errors import ConnectorError, StatekitError
 from statekit.optional_packages import check_installed
@@ -58,7 +58,8 @@ class Delta(LakeSink):
         return Store(self.path, drafts=STAGED)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "writing": self.writing}  # each process opens the directory
+        # Each process opens the directory.
+        return {"path": place_elsewhere(self.path), "writing": self.writing}
 
     def begin(self, outputs: Outputs) -> None:
         schema = self.writing.schema_of_table(outputs)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from statekit.checkpoint.object_store import without_credentials
 from statekit.checkpoint.store import Store, in_parallel
-from statekit.checkpoint.store_url import same_place
+from statekit.checkpoint.store_url import place_elsewhere, same_place
 from statekit.checkpoint.writable import check_writable
 from statekit.clock import unique_id
 from statekit.declared_call import declarable
@@ -77,7 +77,8 @@ class Files(TableSink):
         return Store(self.path, drafts=_STAGED)
 
     def __getstate__(self) -> dict[str, str]:
-        return {"path": self.path, "format": self.format}  # each process opens the directory
+        # Each process opens the directory.
+        return {"path": place_elsewhere(self.path), "format": self.format}
 
     def probe(self, declared: Outputs, limit_s: float) -> Iterator[str]:
         yield f"{self.path}: {check_writable(self.path, _STAGED, limit_s)}"

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import pyarrow as pa
 
+from statekit.checkpoint.store_url import place_elsewhere
 from statekit.clock import sleep_s, stopwatch_s
 from statekit.declared_call import declarable
 from statekit.errors import ConnectorError, StatekitError, StateTypeError
@@ -83,9 +84,8 @@ class FileSource(Source):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh = FileSource(
-            self.path, self.format, self.order, self.tail, self.static, self.look_back
-        )
+        path = place_elsewhere(self.path)
+        fresh = FileSource(path, self.format, self.order, self.tail, self.static, self.look_back)
         return vars(fresh)  # each process opens the files
 
     @cached_property

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from deltalake import DeltaTable
 
 from statekit.cli.app import app
 from tests.support.command_line import statekit
@@ -22,6 +24,7 @@ _RUN_ON_SPARK = re.compile(r"<!-- run on spark -->\n```python\n(.*?)```", re.DOT
 _NAMED = re.compile(r"`((?:tests|docs|statekit)/[\w/.]+)(?:::(\w+))?`")
 _PAGE = re.compile(r"\bdocs/[\w/-]+\.md\b")
 _LINK = re.compile(r"\]\(([\w/.-]*)(?:#([\w-]+))?\)")
+_RECORDS = re.compile(r"<!-- records -->\n```sh\n(.*?)```", re.DOTALL)
 EXAMPLES = _RUN.findall(README)
 ON_SPARK = DOCS / "guide" / "from-spark.md"
 TWO_SCREENS = 100
@@ -47,9 +50,23 @@ def run(page: str, examples: list[str], **given: Any) -> None:
 
 
 @pytest.mark.spark
-def test_every_example_of_the_readme_runs(spark: Any) -> None:
-    assert len(EXAMPLES) == 3
-    run("README.md", EXAMPLES)
+def test_every_example_of_the_readme_runs(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (records,) = _RECORDS.findall(README)
+    subprocess.run(["bash", "-ec", records], check=True)
+    first, on_spark, tested = EXAMPLES
+    run("README.md", [first])
+    assert DeltaTable("spent").to_pyarrow_table().to_pylist() == [
+        {"customer": "ann", "cents": 2500}
+    ]
+    more = '{"customer": "ann", "item": "mug", "cents": 700}'
+    (tmp_path / "orders" / "2.jsonl").write_text(more)
+    run("README.md", [first.replace("job.run(", "# job.run("), on_spark, tested])
+    assert DeltaTable("spent").to_pyarrow_table().to_pylist() == [
+        {"customer": "ann", "cents": 3200}
+    ]
 
 
 @pytest.mark.spark

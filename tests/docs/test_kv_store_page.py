@@ -20,7 +20,7 @@ from tests.support.command_line import statekit
 from tests.support.effort import SOAK
 from tests.support.places import DOCS
 
-PAGE = (DOCS / "guide" / "kv-store.md").read_text()
+PAGE = (DOCS / "guide" / "kv-store-examples.md").read_text()
 RUNNING = (DOCS / "guide" / "kv-store-running.md").read_text()
 EXAMPLES = re.findall(r"<!-- run -->\n```python\n(.*?)```", PAGE, re.DOTALL)
 ON_SPARK = re.findall(r"<!-- run on spark -->\n```python\n(.*?)```", PAGE, re.DOTALL)

@@ -32,6 +32,21 @@ _EPOCHS = 2
 
 _MID_EPOCH_S = 0.8
 
+_ABOUT = """\
+A streaming job follows each aircraft that left New York in 2013, in the order in which it flew:
+how long until it left again, how late, from which airport, and whether it was not seen for a day.
+What the job remembers of an aircraft is its state, which has to outlive whatever happens. So the
+job runs in 2 parts (shards) and is stopped, goes on in 4 and is killed in the middle, and goes on
+in 3. In the end its results are compared with plain SQL over the raw file.
+"""
+
+_NEXT = """\
+What to try next:
+  statekit demo --serve          the same flights as a live stream, with pages in your browser
+  docs/start/tutorial.md         ten minutes: a job of your own, killed, rescaled, served
+  examples/README.md             ten programs to copy from
+"""
+
 _console = Console()
 _MARK = ".statekit-demo"
 
@@ -39,6 +54,7 @@ _MARK = ".statekit-demo"
 def run_demo(home: Path) -> bool:
     """Run the whole demo in a directory. Return whether all results agreed."""
     empty(home)
+    _console.print(_ABOUT, highlight=False)
     with contextlib.ExitStack() as started:
         results = _streamed(
             home, (started.enter_context(_stream_driver(home, shards)) for shards in _DRIVERS)
@@ -52,6 +68,7 @@ def run_demo(home: Path) -> bool:
     comparisons = [ComparedAnswers(*comparison) for comparison in results["comparisons"]]
     _print_comparisons(comparisons)
     _inspect(home)
+    _console.print(f"\n{_NEXT}", highlight=False)
     return all(comparison.agrees for comparison in comparisons)
 
 

@@ -25,7 +25,8 @@ from statekit.server.routes.route_table import PATH_NAME, HttpRoute, RouteTable
 
 _ABOUT = (
     "Committed state of stream processing jobs. Each answer is of one epoch. See "
-    "docs/operate/serving.md for keys, epochs, streams of events and SQL."
+    "docs/operate/serving.md for keys and epochs, and docs/operate/serving-clients.md for streams "
+    "of events and SQL."
 )
 _OF_ALL, _OF_TOKENS = (421, 500, 503), (401, 403, 429)
 """Statuses of the problems of all routes, and of those that need a token."""

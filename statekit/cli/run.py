@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -55,15 +55,14 @@ def run_job(
         bool, typer.Option("--follow", help="Read streams until it is stopped.")
     ] = False,
     parallelism: Annotated[
-        int | None,
-        typer.Option(min=1, help="Shards per operator; that of the checkpoint by default."),
+        int | None, typer.Option(help="Shards per operator; that of the checkpoint by default.")
     ] = None,
     set_: Settings = None,
     restart: Restart = None,
     trigger: Trigger = None,
     heartbeat: Heartbeat = None,
     epoch_size: Annotated[
-        int | None, typer.Option(min=1, help="Records per source and epoch, at most.")
+        int | None, typer.Option(help="Records per source and epoch, at most.")
     ] = None,
     drain: Annotated[
         bool | None,
@@ -132,6 +131,7 @@ def run_job(
         _keep_from_children(lock)
     try:
         with _settings_of_the_command():
+            _check_counts({"parallelism": parallelism, "epoch-size": epoch_size})
             settings = _checked_settings(spark, conf or (), restart)
             start = _start_options({**pace, **options}, follow=follow)
             if spark is None:
@@ -181,6 +181,15 @@ def _exit_code(error: StatekitError) -> int:
     if isinstance(error, SettingError):
         return WRONG_USAGE
     return FAILED if is_mended_by_restart(error) else FAILED_FOR_GOOD
+
+
+def _check_counts(counts: Mapping[str, int | None]) -> None:
+    """Check numbers here: a range in their types would leave no room for the names of options in
+    the help of a narrow terminal.
+    """
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise StateTypeError(f"--{name}={count}: give a number from 1 on")
 
 
 def _checked_settings(

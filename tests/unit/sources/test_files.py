@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -257,6 +257,23 @@ def test_files_that_appear_in_the_order_of_their_names_are_not_reported(
             assert read == [number]
             reader.numbers()
     assert not caplog.records
+
+
+@pytest.mark.parametrize("writes", [sk.sinks.json_lines, sk.sinks.delta], ids=["files", "delta"])
+def test_a_relative_path_is_that_of_the_process_that_declared_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: Callable[[str], Any]
+) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    (home / "orders").mkdir(parents=True)
+    elsewhere.mkdir()
+    write(home / "orders" / "a", lines(1))
+    monkeypatch.chdir(home)
+    stored = pickle.dumps((sk.sources.json_lines("orders"), writes("results")))
+    monkeypatch.chdir(elsewhere)  # a worker of Spark, whose JVM was started here
+    source, sink = pickle.loads(stored)
+    assert Reader(source).numbers() == [1]
+    assert sink.path == str(home / "results")
+    assert sk.sources.json_lines("orders").path == "orders"  # as documents and messages have it
 
 
 def at(path: Path, second: float) -> Path:

@@ -105,7 +105,7 @@ def _run(
 def _watermark(at: datetime) -> str:
     if at.year == 1:
         return "none yet"
-    return f"{at:%b %d %H:%M}" if at.year == 2013 else "the end of time"
+    return f"{at:%b %d %H:%M}" if at.year == 2013 else "at its end"
 
 
 def _print_json(**facts: Any) -> None:

@@ -163,8 +163,8 @@ def _follow(
 def _print_epoch(console: Console, facts: dict[str, Any]) -> None:
     console.print(
         f"  epoch {facts['epoch']:>2}  {facts['shards']} shards  {facts['records']:>7,} flights  "
-        f"{facts['seconds']:5.1f} s  {facts['rate']:>8,.0f} flights/s  "
-        f"{facts['rows']:>8,} rows of state  watermark {facts['watermark']}",
+        f"{facts['seconds']:5.1f} s  {facts['rate']:>6,.0f}/s  {facts['rows']:>7,} rows of state  "
+        f"time {facts['watermark']}",
         highlight=False,
     )
 

@@ -1,4 +1,4 @@
-"""What a run tells about each epoch: in a terminal, as lines of JSON, and to its supervisor."""
+"""Reports of a run about each epoch: in a terminal, as lines of JSON, and to its supervisor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from statekit.codec.json_form import instant_text
 from statekit.errors import StatekitError
 from statekit.job.progress import Progress
 from statekit.runtime.progress_line import ProgressLine
-from statekit.service.run_report import ERROR_MAX
+from statekit.service.run_report import reported_error
 
 
 class RunReports:
@@ -46,8 +46,7 @@ class RunReports:
 
     def send_error(self, error: StatekitError) -> None:
         """Send the reason of the end of the run."""
-        text = f"{type(error).__name__} ({error.kind})\n{error}"
-        self.send({"error": text[:ERROR_MAX]})
+        self.send({"error": reported_error(error)})
 
     def send(self, report: dict[str, object]) -> None:
         """Send a report at once."""

@@ -106,8 +106,6 @@ class SubmittedJob(Sealed):
         desired: whether it is to run. A deleted job is removed once it has no process.
         is_removed: whether its name is free. The record stays, without the document, so that a
             slow change of the job cannot bring it back.
-        first_generation: with which it was submitted: larger than those of a removed job of that
-            name.
         generation: grows with each change for which a running process has to be replaced.
         operation: what is to be done with its checkpoint.
         done: the last operation that was done.
@@ -125,7 +123,6 @@ class SubmittedJob(Sealed):
     run: RunChoice
     desired: Literal["running", "stopped", "deleted"] = "running"
     is_removed: bool = False
-    first_generation: Count = 0
     generation: Count = 0
     operation: PendingOperation | None = None
     done: DoneOperation | None = None
@@ -206,9 +203,8 @@ class SubmittedJob(Sealed):
 
     def after_removed(self, removed: SubmittedJob) -> SubmittedJob:
         """Return the first record of a job that has the name of a removed one."""
-        generation = removed.generation + 1
-        given = {"generation": generation, "first_generation": generation}
-        return self.model_copy(update={"version": removed.version + 1, **given})
+        after = {"version": removed.version + 1, "generation": removed.generation + 1}
+        return self.model_copy(update=after)
 
     def rescaled(self, parallelism: int) -> SubmittedJob:
         """Return the record with another parallelism. The next start of the job rescales its state.

@@ -10,12 +10,23 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from statekit.checkpoint.sealed_json import COUNT_MAX, Count, Record
+from statekit.errors import StatekitError
 from statekit.names import StoredId, StoredText
 
 ERROR_MAX = 2_000
 """The longest reported text of an error, in characters."""
 
 _SOURCES_MAX = 10_000
+
+
+def reported_error(error: StatekitError) -> str:
+    """Return the text of an error for reports: its class and kind, then its message.
+
+    >>> from statekit.errors import StorageError
+    >>> reported_error(StorageError("the disk is full"))
+    'StorageError (storage)\\nthe disk is full'
+    """
+    return f"{type(error).__name__} ({error.kind})\n{error}"[:ERROR_MAX]
 
 
 class JobProgress(Record):

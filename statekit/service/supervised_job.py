@@ -21,7 +21,7 @@ from statekit.service.job_log import JobLog
 from statekit.service.job_process import ChildProcess, taken_lock
 from statekit.service.job_record import DoneOperation, JobEnd, PendingOperation, SubmittedJob
 from statekit.service.registry import JobRegistry
-from statekit.service.run_report import JobProgress
+from statekit.service.run_report import JobProgress, reported_error
 from statekit.service.submission_limits import SubmissionLimits
 
 _logger = logging.getLogger("statekit.service")
@@ -205,12 +205,13 @@ class SupervisedJob:
         return not has_ended and stopwatch_s() >= self._starts_at_s
 
     def _start(self, record: SubmittedJob) -> None:
+        if (lock := taken_lock(self.directory / "lock")) is None:
+            return  # a process of the server before this one is ending
         if (fault := self._fault(record)) is not None:
+            os.close(lock)
             self._generation = record.generation
             self._fail(record, fault)
             return
-        if (lock := taken_lock(self.directory / "lock")) is None:
-            return  # a process of the server before this one is ending
         if self._generation != record.generation or self._restarts is None:
             self._restarts = Restarts.of(record.run.restart)
             self._started_us = now_us()
@@ -227,7 +228,7 @@ class SupervisedJob:
         try:
             self._limits.check_record(record)
         except StatekitError as error:
-            return f"{type(error).__name__} ({error.kind})\n{error}"
+            return reported_error(error)
         return None
 
     def _words(self, record: SubmittedJob, document: Path) -> list[str]:
@@ -279,6 +280,7 @@ class SupervisedJob:
 
     def _remove(self, record: SubmittedJob) -> None:
         """Delete the log of a deleted job, and free its name, once it has no process."""
+        self.directory.mkdir(exist_ok=True)  # if the registry could not be reached the last time
         if self._process is not None or (lock := taken_lock(self.directory / "lock")) is None:
             return  # it ends, or one of the server before this one does
         try:
@@ -293,9 +295,6 @@ class SupervisedJob:
     # ----------------------------------------------------------------------------- operations
 
     def _begin_work(self, operation: PendingOperation, record: SubmittedJob) -> None:
-        if (fault := self._fault(record)) is not None:
-            self._done(DoneOperation(operation=operation, error=fault, at_us=now_us()))
-            return
         if _needs_no_process(record):
             if self._process is not None:
                 return  # it is asked to end
@@ -304,9 +303,10 @@ class SupervisedJob:
             name, words = "savepoint.lock", ["savepoint"]
         if (lock := taken_lock(self.directory / name)) is None:
             return
-        if self._is_saved(operation, record):
+        fault = self._fault(record)
+        if fault is not None or self._is_saved(operation, record):
             os.close(lock)
-            self._done(DoneOperation(operation=operation, error=None, at_us=now_us()))
+            self._done(DoneOperation(operation=operation, error=fault, at_us=now_us()))
             return
         words += ["--", record.run.checkpoint]
         words += [operation.savepoint] if operation.savepoint else []

@@ -75,7 +75,7 @@ class Supervisor(Closing):
         self._jobs: dict[str, SupervisedJob] = {}
         self._records: Mapping[str, SubmittedJob] = {}
         self._observed: dict[str, ObservedJob] = {}
-        self._earlier: Mapping[str, ObservedJob] | None = None
+        self._earlier: dict[str, ObservedJob] | None = None
         self._reported: tuple[float, object] = (-_REPORT_S, None)
         self._listed_s = -_LIST_S
         self._has_news, self._ends = threading.Event(), threading.Event()
@@ -166,8 +166,9 @@ class Supervisor(Closing):
 
     def _new(self, name: str) -> SupervisedJob:
         if self._earlier is None:
-            self._earlier = self._report_of_leader()
-        directory, earlier = self.directory_of(name), self._earlier.get(name)
+            self._earlier = dict(self._report_of_leader())
+        # Once: a job that is submitted later may have the name of a removed one.
+        directory, earlier = self.directory_of(name), self._earlier.pop(name, None)
         return SupervisedJob(name, self.registry, directory, self._limits, earlier)
 
     def _report(self) -> None:

@@ -380,8 +380,8 @@ class _Position(NamedTuple):
     @property
     def newest(self) -> int:
         """The time of the newest file."""
-        times = (file.modified for file in (*self.files, *self.recent))
-        return max(times, default=0) if not self.newest_before else max(self.newest_before, *times)
+        times = [file.modified for file in (*self.files, *self.recent)]
+        return max([*times, self.newest_before] if self.newest_before else times, default=0)
 
     def is_in(self, file: SourceFile) -> bool:
         """Return whether this is a position in a file."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.clock import unique_id
 from statekit.service.job_log import last_lines
@@ -255,6 +256,46 @@ def test_a_job_that_a_server_does_not_allow_any_more_is_not_run(
     with supervised(tmp_path) as running:
         change(running, SubmittedJob.started)
         until(lambda: totals(tmp_path) == [("ada", 5), ("ada", 6)], 40)
+
+
+def test_a_job_with_the_name_of_a_deleted_one_has_none_of_its_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("statekit.service.supervisor._REPORT_S", 0.0)
+    document(tmp_path)
+    with supervised(tmp_path) as running:
+        order(tmp_path, "a", ("unlucky", 5))
+        submit(running, tmp_path, follow=False, restart="1 in 1 minute")
+        until(lambda: shop(running).failures == 2, 40)
+        (tmp_path / "orders" / "a.jsonl").unlink()
+    with supervised(tmp_path) as running:
+        until(lambda: shop(running).failures == 2, 40)
+        change(running, SubmittedJob.deleted)
+        until(lambda: running.registry.jobs() == {}, 40)
+        until(lambda: "shop" not in running.observed(), 40)
+        submit(running, tmp_path, follow=False, checkpoint=str(tmp_path / "other"))
+        until(lambda: shop(running).status == "ended", 40)
+        assert (shop(running).failures, shop(running).last_failure) == (0, None)
+
+
+def test_a_job_is_deleted_although_the_registry_could_not_be_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove, asked = JobRegistry.remove, []
+
+    def fails_once(registry: JobRegistry, name: str) -> None:
+        asked.append(name)
+        if len(asked) == 1:
+            raise sk.StorageError("the store does not answer")
+        remove(registry, name)
+
+    monkeypatch.setattr(JobRegistry, "remove", fails_once)
+    with supervised(tmp_path) as running:
+        submit(running, tmp_path)
+        change(running, SubmittedJob.stopped)
+        change(running, SubmittedJob.deleted)
+        until(lambda: running.registry.jobs() == {}, 40)
+    assert asked == ["shop", "shop"]
 
 
 def test_the_reason_of_a_failure_is_its_error_and_not_what_the_module_printed(

@@ -21,7 +21,7 @@ from statekit.job.compatibility import (
 )
 from statekit.job.expiry import continued_expiry
 from statekit.job.findings import JobFinding, failed_check
-from statekit.job.job import Job
+from statekit.job.plan import Plan
 
 _WHERE = "checkpoint"
 
@@ -66,7 +66,7 @@ def stored_job(url: str) -> StoredJob | None:
 
 
 def checkpoint_findings(
-    job: Job, url: str, *, allow_dropped_state: bool, limit_s: float
+    job: Plan, url: str, *, allow_dropped_state: bool, limit_s: float
 ) -> Iterator[JobFinding]:
     """Yield the findings about a job and a checkpoint. Nothing is written to it.
 
@@ -96,7 +96,7 @@ def checkpoint_findings(
 
 
 def _fit(
-    job: Job, url: str, job_file: JobFile, last: EpochManifest, allow_dropped_state: bool
+    job: Plan, url: str, job_file: JobFile, last: EpochManifest, allow_dropped_state: bool
 ) -> Iterator[JobFinding]:
     stored = without_empty_buffers(job_file, last)
     problems = list(schema_problems(stored, job.operators, allow_dropped_state=allow_dropped_state))
@@ -123,7 +123,7 @@ def _fit(
             yield failed_check(_WHERE, error)
 
 
-def _added(job: Job, stored: JobFile) -> Iterator[JobFinding]:
+def _added(job: Plan, stored: JobFile) -> Iterator[JobFinding]:
     for operator in job.operators:
         before = stored.operator(operator.name)
         known = {state.name for state in before.states} if before else set()
@@ -133,7 +133,7 @@ def _added(job: Job, stored: JobFile) -> Iterator[JobFinding]:
                 yield JobFinding("ok", where, "is new, and begins empty")
 
 
-def _dropped(job: Job, stored: JobFile) -> Iterator[JobFinding]:
+def _dropped(job: Plan, stored: JobFile) -> Iterator[JobFinding]:
     declared = {each.name: each.declared.states for each in job.operators}
     for before in stored.operators:
         kept = {state.name for state in declared.get(before.name, ())}

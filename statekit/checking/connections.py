@@ -11,7 +11,7 @@ from statekit.clock import stopwatch_s
 from statekit.connectors.probed import Probed
 from statekit.errors import CALL_FAILURES, ProcessError
 from statekit.job.findings import JobFinding, Severity, failed_check
-from statekit.job.job import Job
+from statekit.job.plan import Plan
 from statekit.runtime.stream_forms import columns_of
 from statekit.shown import type_name
 from statekit.sinks.protocol.output_schema import schema_for_sinks
@@ -38,7 +38,7 @@ class Connection(NamedTuple):
 
 
 def connections_of(
-    job: Job, origins: Mapping[str, object], targets: Mapping[str, object], checkpoint: str
+    job: Plan, origins: Mapping[str, object], targets: Mapping[str, object], checkpoint: str
 ) -> list[Connection]:
     """Return the connections of a run. Sinks whose outputs have no schema are left out.
 

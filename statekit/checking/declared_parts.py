@@ -7,8 +7,7 @@ from functools import partial
 
 from statekit.errors import StatekitError
 from statekit.job.findings import JobFinding, failed_check
-from statekit.job.job import Job
-from statekit.job.plan import Operator, Output
+from statekit.job.plan import Operator, Output, Plan
 from statekit.runtime.sink_epochs import check_directories
 from statekit.runtime.stream_forms import columns_of
 from statekit.sinks.protocol.frame_sinks import FrameSink
@@ -18,7 +17,7 @@ from statekit.stored_types import state_text
 
 
 def declared_findings(
-    job: Job,
+    job: Plan,
     origins: Mapping[str, object],
     targets: Mapping[str, object],
     *,
@@ -97,7 +96,7 @@ def _operator_text(operator: Operator) -> str:
     return "; ".join(parts)
 
 
-def _sink_text(job: Job, sink: Output) -> str:
+def _sink_text(job: Plan, sink: Output) -> str:
     schema = schema_for_sinks(columns_of(job, sink.stream).arrow_schema)
     columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
     return f"outputs of {sink.stream} with {columns}"

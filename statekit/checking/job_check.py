@@ -12,12 +12,12 @@ from statekit.checking.connections import connection_findings, connections_of
 from statekit.checking.declared_parts import declared_findings
 from statekit.errors import StatekitError, StateTypeError
 from statekit.job.findings import JobFinding, Severity
-from statekit.job.job import Job
+from statekit.job.plan import Plan
 from statekit.shown import shown
 
 
 def check_job(
-    job: Job,
+    job: Plan,
     inputs: Mapping[str, Any],
     outputs: Mapping[str, Any],
     checkpoint: str | None,
@@ -49,7 +49,7 @@ def check_job(
 
 
 def _of_workers(
-    job: Job, origins: Mapping[str, object], targets: Mapping[str, object], severity: Severity
+    job: Plan, origins: Mapping[str, object], targets: Mapping[str, object], severity: Severity
 ) -> Iterator[JobFinding]:
     if importlib.util.find_spec("pyspark") is None:
         what = "whether Spark's workers get its functions is not checked: pyspark is not installed"

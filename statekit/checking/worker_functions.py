@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from statekit.errors import StatekitError, StateTypeError
 from statekit.job.findings import JobFinding, Severity
-from statekit.job.job import Job
+from statekit.job.plan import Plan
 from statekit.sinks.protocol.sink import Sink
 from statekit.sources.source import Source
 from statekit.spark.worker.pickling import Pickled, pickled, unpickled
@@ -23,7 +23,7 @@ _CODE = "from statekit.checking.worker_functions import report; report()"
 
 
 def function_findings(
-    job: Job, origins: Mapping[str, object], targets: Mapping[str, object], severity: Severity
+    job: Plan, origins: Mapping[str, object], targets: Mapping[str, object], severity: Severity
 ) -> Iterator[JobFinding]:
     """Pickle the functions of a job, unpickle them in a new interpreter, and yield the findings.
 
@@ -45,7 +45,7 @@ def function_findings(
 
 
 def _parts(
-    job: Job, origins: Mapping[str, object], targets: Mapping[str, object]
+    job: Plan, origins: Mapping[str, object], targets: Mapping[str, object]
 ) -> dict[str, object]:
     found: dict[str, object] = {f"operator {each.name}": each.declared for each in job.operators}
     found |= {f"{each.function.kind} {each.name}": each.function for each in job.transforms}

@@ -14,15 +14,14 @@ from statekit.codec.schema_evolution import keeps_keys, members, why_unreadable
 from statekit.errors import RescaleError, RestoreError, StateSchemaError
 from statekit.functions.field_names import FieldNames
 from statekit.job.field_changes import check_same_fields
-from statekit.job.job import Job
-from statekit.job.plan import Operator
+from statekit.job.plan import Operator, Plan
 from statekit.job.state_succession import Succession, former, succession
 from statekit.state.event_time_buffer import INPUTS_MAX
 from statekit.stored_types import key_text
 
 
 def continued_job_file(
-    stored: JobFile, job: Job, url: str, *, allow_dropped_state: bool
+    stored: JobFile, job: Plan, url: str, *, allow_dropped_state: bool
 ) -> JobFile:
     """Return the job file of a job, if the state of a checkpoint allows it.
 
@@ -42,7 +41,7 @@ def continued_job_file(
     return next_job_file(stored, job.operators, allow_dropped_state=allow_dropped_state)
 
 
-def check_job_name(stored: JobFile, job: Job, url: str) -> None:
+def check_job_name(stored: JobFile, job: Plan, url: str) -> None:
     """Check that a checkpoint belongs to this job.
 
     Raises:

@@ -46,7 +46,7 @@ def declares(call: str) -> Callable[[M], M]:
 
         @functools.wraps(method)
         def declaring(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            plan = getattr(self, "job", self)  # a method of the job itself, or of a part
+            plan = self.plan
             if plan is None or plan.is_declaring:
                 return method(self, *args, **kwargs)
             plan.is_declaring = True

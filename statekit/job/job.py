@@ -45,7 +45,7 @@ class JobPart(Protocol):
 P = TypeVar("P", bound=JobPart)
 
 
-class Job(Plan):
+class Job:
     """A job: sources, operators and sinks. Nothing runs until `start` or `run`.
 
     Parameters:
@@ -75,16 +75,34 @@ class Job(Plan):
 
     def __init__(self, name: str, *, key_groups: int | None = None) -> None:
         check_name("job", name)
-        super().__init__(name, None if key_groups is None else check_groups(key_groups))
+        self._plan = Plan(name, None if key_groups is None else check_groups(key_groups))
+
+    @property
+    def name(self) -> str:
+        """The name of the job."""
+        return self._plan.name
+
+    @property
+    def key_groups(self) -> int | None:
+        """The declared largest parallelism; None if it is that of the checkpoint, or 128."""
+        return self._plan.key_groups
+
+    @property
+    def plan(self) -> Plan:
+        """The sources, operators and sinks, as runtimes read them. Its names may change."""
+        return self._plan
 
     def __repr__(self) -> str:
-        sources = ", ".join(source.name for source in self.sources) or "none"
-        operators = ", ".join(operator.name for operator in self.operators) or "none"
+        sources = ", ".join(source.name for source in self._plan.sources) or "none"
+        operators = ", ".join(operator.name for operator in self._plan.operators) or "none"
         return f"<Job {self.name!r}: sources {sources}; operators {operators}>"
+
+    def __str__(self) -> str:
+        return str(self._plan)
 
     def _repr_html_(self) -> str:
         """Return the plan for a notebook."""
-        return plan_html(f"Job {self.name}", self)
+        return plan_html(f"Job {self.name}", self._plan)
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return the job as a document: the calls that declared it, in JSON.
@@ -238,30 +256,7 @@ class Job(Plan):
         """
         source = others[0] if len(others) == 1 and isinstance(others[0], AnySource | None) else None
         types = [other for other in others if other is not None and other is not source]
-        return self.source_of(name, [record_type, *types], source, **options)
-
-    @declares("job.source")
-    def source_of(
-        self,
-        name: str,
-        types: Sequence[Any],
-        source: AnySource | None = None,
-        **options: Unpack[InputArguments],
-    ) -> Stream[Any]:
-        """Declare an input of records of any number of types. `source` describes the rest.
-
-        Raises:
-            StateTypeError: as for `source`.
-        """
-        where = f"job {self.name!r}, source {name!r}"
-        records = records_of(*types, where=where)
-        declared = input_of(self.free_name("source", name), records, source, where, options)
-        if declared.on_error == "collect":
-            errors = self.free_name("stream", errors_name(name))
-            bad_records = records_of(BadRecord, where=f"{where}, bad records")
-            self.sources.append(Input(errors, bad_records, declared.idle_after_us, errors_of=name))
-        self.sources.append(declared)
-        return Stream(self, name)
+        return declared_source(self, name, [record_type, *types], source, **options)
 
     @declares("job.add")
     def add(self, part: P) -> P:
@@ -316,13 +311,13 @@ class Job(Plan):
             large: called for each record, in the same tasks as total
         """
         if checkpoint is None:
-            return explained_plan(self)
+            return explained_plan(self._plan)
         repository = Repository(checkpoint, create=False)
         if (latest := repository.latest_epoch()) is None:
             raise RestoreError(
                 f"{repository.url} has no epoch yet: run the job first, or leave out checkpoint="
             )
-        return explained_plan(self, repository.manifest(latest))
+        return explained_plan(self._plan, repository.manifest(latest))
 
     def check(
         self,
@@ -367,7 +362,7 @@ class Job(Plan):
         [('error', 'source orders')]
         """
         return _runtime("statekit.checking.job_check", "check_job")(  # type: ignore[no-any-return]
-            self,
+            self._plan,
             inputs or {},
             outputs or {},
             None if checkpoint is None else str(checkpoint),
@@ -441,7 +436,12 @@ class Job(Plan):
             )
         given = state if isinstance(state, Mapping) else {state: from_}
         return _runtime("statekit.maintenance.bootstrap", "bootstrap")(  # type: ignore[no-any-return]
-            self, given, checkpoint, parallelism=parallelism, refuse=refuse, watermark=watermark
+            self._plan,
+            given,
+            checkpoint,
+            parallelism=parallelism,
+            refuse=refuse,
+            watermark=watermark,
         )
 
     def run(
@@ -526,7 +526,7 @@ class Job(Plan):
         given = RunOptions.of_call(Job.run, options)
         pace = Pace.of(epoch_size, trigger, heartbeat, drain=drain, follow=follow, stop=stop)
         return _runtime("statekit.runtime.local", "run")(  # type: ignore[no-any-return]
-            self, inputs or {}, outputs or {}, checkpoint, given, pace, backend
+            self._plan, inputs or {}, outputs or {}, checkpoint, given, pace, backend
         )
 
     def start(
@@ -607,8 +607,39 @@ class Job(Plan):
             StatekitError: the start failed for another reason; the class says which.
         """
         return _runtime("statekit.spark.start", "start_query")(  # type: ignore[no-any-return]
-            self, spark, inputs or {}, outputs, checkpoint, StartOptions.of_call(Job.start, options)
+            self._plan,
+            spark,
+            inputs or {},
+            outputs,
+            checkpoint,
+            StartOptions.of_call(Job.start, options),
         )
+
+
+@declares("job.source")
+def declared_source(
+    job: Job,
+    name: str,
+    types: Sequence[Any],
+    source: AnySource | None = None,
+    **options: Unpack[InputArguments],
+) -> Stream[Any]:
+    """Declare an input of records of any number of types, as `Job.source`, which describes the
+    rest.
+
+    Raises:
+        StateTypeError: as for `Job.source`.
+    """
+    plan = job.plan
+    where = f"job {job.name!r}, source {name!r}"
+    records = records_of(*types, where=where)
+    declared = input_of(plan.free_name("source", name), records, source, where, options)
+    if declared.on_error == "collect":
+        errors = plan.free_name("stream", errors_name(name))
+        bad_records = records_of(BadRecord, where=f"{where}, bad records")
+        plan.sources.append(Input(errors, bad_records, declared.idle_after_us, errors_of=name))
+    plan.sources.append(declared)
+    return Stream(plan, name)
 
 
 def _runtime(module: str, name: str) -> Callable[..., Any]:

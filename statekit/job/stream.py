@@ -58,7 +58,7 @@ class Stream(Generic[T]):
     """A stream of records of type T in a job. Created by `Job.source`, `process` and `union`."""
 
     def __init__(self, job: Plan, *names: str) -> None:
-        self._job = job
+        self._plan = job
         self._names = names
 
     def __repr__(self) -> str:
@@ -67,12 +67,12 @@ class Stream(Generic[T]):
 
     def _repr_html_(self) -> str:
         """Return the plan of the job for a notebook."""
-        return plan_html(repr(self)[1:-1], self._job)
+        return plan_html(repr(self)[1:-1], self._plan)
 
     @property
-    def job(self) -> Plan:
-        """The job of this stream."""
-        return self._job
+    def plan(self) -> Plan:
+        """The plan of its job, as runtimes read it. Its names may change."""
+        return self._plan
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class Stream(Generic[T]):
         Raises:
             StateTypeError: it has records of several classes, or none.
         """
-        cls: type[T] = self.single_type("record_class").cls
+        cls: type[T] = self._single_type("record_class").cls
         return cls
 
     @property
@@ -132,14 +132,14 @@ class Stream(Generic[T]):
         >>> run["open"]
         [('ada', 500), ('ada', 300)]
         """
-        names = (*self._names, *_names_of(self._job, "union()", others))
+        names = (*self._names, *_names_of(self._plan, "union()", others))
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise StateTypeError(
                 f"union(): {', '.join(map(repr, twice))} would be in it twice, and each record "
                 "would be handled twice: name each stream once"
             )
-        return Stream(self._job, *names)
+        return Stream(self._plan, *names)
 
     @declares("stream.process")
     def process(
@@ -165,7 +165,7 @@ class Stream(Generic[T]):
                 f"process() takes a function decorated with @process, not {shown(declared)}"
             )
         given = (broadcast,) if isinstance(broadcast, Stream) else broadcast
-        broadcasts = _names_of(self._job, "process(broadcast=…)", given)
+        broadcasts = _names_of(self._plan, "process(broadcast=…)", given)
         if declared.traits.combiner is not None and len(self._names) > 1:
             raise StateTypeError(
                 f"{declared.name} takes combined records of one stream, and {self.name} is a "
@@ -173,11 +173,11 @@ class Stream(Generic[T]):
             )
         self._check_fed(declared.name, declared.record_type, self._names)
         self._check_broadcast(declared, broadcasts)
-        name = self._job.free_name("operator", name or declared.name)
+        name = self._plan.free_name("operator", name or declared.name)
         at = declared.event_time
-        times = () if at is None else tuple(self._job.time_fields(at, self._names))
-        self._job.put_operator(Operator(name, declared, self._names, broadcasts, times))
-        return OperatorStream(self._job, name)
+        times = () if at is None else tuple(self._plan.time_fields(at, self._names))
+        self._plan.put_operator(Operator(name, declared, self._names, broadcasts, times))
+        return OperatorStream(self._plan, name)
 
     @declares("stream.of")
     def of(self, cls: type[V], *, name: str | None = None) -> Stream[V]:
@@ -231,24 +231,24 @@ class Stream(Generic[T]):
                 f"of({getattr(cls, '__name__', cls)}): stream {self.name!r} has {types}: give one "
                 "of its classes"
             )
-        return Stream(self._job, *names)
+        return Stream(self._plan, *names)
 
     def _part(self, stream: str, cls: type, name: str | None) -> Iterator[str]:
         """Yield the name of the stream with a stream's records of one class, if it has that
         class.
         """
-        records = self._job.record_of(stream)
+        records = self._plan.record_of(stream)
         if records is None or all(member.cls is not cls for member in records.members):
             return
         if len(records.members) == 1 and name is None:
             yield stream
             return
         name = name or f"{stream}.{cls.__name__}"
-        transform = self._job.transform(name)
+        transform = self._plan.transform(name)
         if transform is None or transform.function.fn is not cls or transform.input != stream:
-            name = self._job.free_name("stream", name)
+            name = self._plan.free_name("stream", name)
             selection = Stateless.selection(records, cls)
-            self._job.put_transform(Transform(name, selection, stream))
+            self._plan.put_transform(Transform(name, selection, stream))
         yield name
 
     @declares("stream.map")
@@ -391,16 +391,16 @@ class Stream(Generic[T]):
         <Stream 'orders.Bill' of Bill>
         """
         where = f"select({getattr(into, '__name__', into)})"
-        projection = Projection(self.single_type("select").cls, into, {**given, **fields}, where)
+        projection = Projection(self._single_type("select").cls, into, {**given, **fields}, where)
         function = Stateless.projection(projection, where)
         names: list[str] = []
         for stream in self._names:
             chosen = name or f"{stream}.{projection.into.name}"
             if name is not None and len(self._names) > 1:
                 chosen = f"{name}.{stream}"
-            names.append(self._job.free_name("stream", chosen))
-            self._job.put_transform(Transform(names[-1], function, stream))
-        return Stream(self._job, *names)
+            names.append(self._plan.free_name("stream", chosen))
+            self._plan.put_transform(Transform(names[-1], function, stream))
+        return Stream(self._plan, *names)
 
     @overload
     def map_async(
@@ -477,10 +477,10 @@ class Stream(Generic[T]):
         for stream in self._names:
             function = Stateless.of(kind, fn, self._records(stream, kind), into)
             single = len(self._names) == 1
-            new = self._job.free_name("stream", chosen if single else f"{chosen}.{stream}")
-            self._job.put_transform(Transform(new, function, stream))
+            new = self._plan.free_name("stream", chosen if single else f"{chosen}.{stream}")
+            self._plan.put_transform(Transform(new, function, stream))
             names.append(new)
-        return Stream(self._job, *names)
+        return Stream(self._plan, *names)
 
     def _check_broadcast(self, declared: Process[Any, ..., U], streams: tuple[str, ...]) -> None:
         """Check that each broadcast stream has a handler, and each handler a stream."""
@@ -505,7 +505,7 @@ class Stream(Generic[T]):
         wanted = {member.cls: member.name for member in expected.members}
         fed = set()
         for stream in streams:
-            given = self._job.record_of(stream)
+            given = self._plan.record_of(stream)
             if given is None or any(member.cls not in wanted for member in given.members):
                 raise StateTypeError(
                     f"{who} takes {expected.name}; stream {stream!r} has {self._misfit(stream)}: "
@@ -520,15 +520,15 @@ class Stream(Generic[T]):
             )
 
     def _type_name(self, stream: str) -> str:
-        records = self._job.record_of(stream)
+        records = self._plan.record_of(stream)
         if records is not None:
             return records.name
-        output = self._job.output_of(stream)
+        output = self._plan.output_of(stream)
         return "no records" if output is None else output.name
 
     def _misfit(self, stream: str) -> str:
         """Describe the record type of a stream, for messages that expect another type."""
-        records, name = self._job.record_of(stream), self._type_name(stream)
+        records, name = self._plan.record_of(stream), self._type_name(stream)
         is_record = records is not None or name == "no records"
         return name if is_record else f"{name}, which is not one type of records"
 
@@ -582,7 +582,7 @@ class Stream(Generic[T]):
         >>> [(of.ad, f"{of.start:%H:%M}", of.clicks, of.cents) for of in run["hourly"]]
         [('a', '12:00', 2, 12)]
         """
-        record = self.single_type("window")
+        record = self._single_type("window")
         options = WindowOptions(
             key=key,
             event_time=event_time,
@@ -652,7 +652,7 @@ class Stream(Generic[T]):
         [('ada', 2, 500), ('bob', 1, 100)]
         """
         self._check_single("aggregate")
-        record = self.single_type("aggregate")
+        record = self._single_type("aggregate")
         options: dict[str, Any] = {"ttl": ttl, "into": into, "renamed": renamed}
         options |= {"emit": emit, "event_time": event_time}
         declared = aggregation(record, key=key, aggregates=aggregates, **options)
@@ -694,7 +694,7 @@ class Stream(Generic[T]):
         self._check_single("count")
         options: dict[str, Any] = {"ttl": ttl, "into": into, "renamed": renamed, "title": "count"}
         options |= {"emit": emit, "event_time": event_time, "aggregates": {"count": Count()}}
-        return self.process(aggregation(self.single_type("count"), key=on, **options), name=name)
+        return self.process(aggregation(self._single_type("count"), key=on, **options), name=name)
 
     @declares("stream.last")
     def last(
@@ -760,7 +760,7 @@ class Stream(Generic[T]):
         self, title: str, of: Last, on: Any, ttl: TTL | None, renamed: Any, name: str | None
     ) -> OperatorStream[T, T]:
         self._check_single(title)
-        declared = ends(self.single_type(title), of, title, on, ttl=ttl, renamed=renamed)
+        declared = ends(self._single_type(title), of, title, on, ttl=ttl, renamed=renamed)
         return self.process(declared, name=name)
 
     @declares("stream.top")
@@ -806,7 +806,7 @@ class Stream(Generic[T]):
         """
         self._check_single("top")
         options: dict[str, Any] = {"into": into, "ttl": ttl, "renamed": renamed}
-        declared = ranks(self.single_type("top"), Top(count, by, ties), on, **options)
+        declared = ranks(self._single_type("top"), Top(count, by, ties), on, **options)
         return self.process(declared, name=name)
 
     @declares("stream.distinct")
@@ -849,7 +849,7 @@ class Stream(Generic[T]):
         self._check_single("distinct")
         options: dict[str, Any] = {"within": within, "event_time": event_time, "ttl": ttl}
         options |= {"lateness": lateness, "renamed": renamed}
-        return self.process(distinct(self.single_type("distinct"), on, **options), name=name)
+        return self.process(distinct(self._single_type("distinct"), on, **options), name=name)
 
     @overload
     def join(
@@ -942,7 +942,7 @@ class Stream(Generic[T]):
         >>> run["paid"]
         [Paid(order=1, cents=500, method='card')]
         """
-        records = self.single_type("join"), right.single_type("join")
+        records = self._single_type("join"), right._single_type("join")
         made = declared_join(records, (self.name, right.name), how, into, options)
         left_rows, right_rows = self._rows_of(made, right)
         joined = left_rows.union(right_rows).process(made.process, name=made.name)
@@ -1029,7 +1029,7 @@ class Stream(Generic[T]):
         >>> sorted(job.run(records)["located"])
         [Located(cents=70, city=None), Located(cents=500, city='Rome')]
         """
-        records = self.single_type("lookup"), table.single_type("lookup")
+        records = self._single_type("lookup"), table._single_type("lookup")
         made = declared_lookup(records, (self.name, table.name), how, into, options)
         left_rows, table_rows = self._rows_of(made, table)
         return table_rows.union(left_rows).process(made.process, name=made.name)
@@ -1050,13 +1050,13 @@ class Stream(Generic[T]):
         Parameters:
             doing: the method that needs records.
         """
-        records = self._job.record_of(stream)
+        records = self._plan.record_of(stream)
         if records is None:
             misfit = self._misfit(stream)
             raise StateTypeError(f"stream {stream!r} has {misfit}: there is nothing to {doing}")
         return records
 
-    def single_type(self, doing: str) -> RecordType:
+    def _single_type(self, doing: str) -> RecordType:
         """Return the single type of these records.
 
         Parameters:
@@ -1075,9 +1075,9 @@ class Stream(Generic[T]):
         return first
 
     @property
-    def declared(self) -> Process[Any, ..., T] | None:
+    def _declared(self) -> Process[Any, ..., T] | None:
         """The process function that emits these records; None for a source or a union."""
-        operator = next((op for op in self._job.operators if op.name == self.name), None)
+        operator = next((op for op in self._plan.operators if op.name == self.name), None)
         return None if operator is None else operator.declared
 
     @property
@@ -1090,13 +1090,13 @@ class Stream(Generic[T]):
             StateTypeError: this is not an operator with event time.
         """
         self._check_single("late")
-        declared = self.declared
+        declared = self._declared
         if declared is None or declared.event_time is None:
             raise StateTypeError(
                 f"stream {self.name!r} has no late records: only an operator with "
                 "@process(event_time=...) has"
             )
-        return Stream(self._job, self._job.operator(self.name).late)
+        return Stream(self._plan, self._plan.operator(self.name).late)
 
     @property
     def errors(self) -> Stream[Any]:
@@ -1123,15 +1123,15 @@ class Stream(Generic[T]):
         ([0.5], ['division by zero'])
         """
         self._check_single("errors")
-        if (of_source := self._job.errors_of(self.name)) is not None:
-            return Stream(self._job, of_source)
-        declared = self.declared
+        if (of_source := self._plan.errors_of(self.name)) is not None:
+            return Stream(self._plan, of_source)
+        declared = self._declared
         if declared is None or declared.errors.on_error != "collect":
             raise StateTypeError(
                 f"stream {self.name!r} does not collect errors: declare its source, or its "
                 'function with @process, with on_error="collect"'
             )
-        return Stream(self._job, self._job.operator(self.name).errors)
+        return Stream(self._plan, self._plan.operator(self.name).errors)
 
     @declares("stream.sink")
     def sink(self, name: str, target: Target | None = None) -> Self:
@@ -1160,10 +1160,10 @@ class Stream(Generic[T]):
                 f"sink {name!r} goes to {shown(target)}: give a sink such as sinks.parquet(path), "
                 "or a function in outputs= of the run"
             )
-        if any(sink.name == name for sink in self._job.sinks):
-            raise StateTypeError(f"job {self._job.name!r} has a sink {name!r} already")
+        if any(sink.name == name for sink in self._plan.sinks):
+            raise StateTypeError(f"job {self._plan.name!r} has a sink {name!r} already")
         check_name("sink", name)
-        self._job.sinks.append(Output(name, self.name, target))
+        self._plan.sinks.append(Output(name, self.name, target))
         return self
 
     def _check_single(self, what: str) -> None:
@@ -1206,7 +1206,7 @@ def _names_of(job: Plan, what: str, streams: Iterable[Any]) -> tuple[str, ...]:
     """Return the names of streams to combine with one of `job`."""
     names: list[str] = []
     for stream in streams:
-        if not isinstance(stream, Stream) or stream._job is not job:
+        if not isinstance(stream, Stream) or stream._plan is not job:
             raise StateTypeError(
                 f"{what} takes streams of job {job.name!r}, not {stream!r}: give it what "
                 "source() and process() of that job return"
@@ -1236,9 +1236,9 @@ class Windowed(Generic[T]):
         return f"<Windowed {self._stream.name!r}: {self._windowing}>"
 
     @property
-    def job(self) -> Plan:
-        """The job of the records."""
-        return self._stream.job
+    def plan(self) -> Plan:
+        """The plan of the job of the records. Its names may change."""
+        return self._stream.plan
 
     @declares("window.aggregate")
     def aggregate(

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from statekit.codec.value_codec import value_codec
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process, process
-from statekit.job.job import Job
+from statekit.job.plan import Plan
 from statekit.job.stream import Stream
 from statekit.kv import operations
 from statekit.kv.annotations import iterator_of, list_of, named_class, one_of, optional, type_text
@@ -135,7 +135,7 @@ class StoreOperator:
         self.ties = ties
         self.operations: dict[str, Operation] = {}
         self.assemblies: dict[str, MultiGet] = {}
-        self.job: Job | None = None
+        self.job: Plan | None = None
         self.change: Any = None
         """The class of changes; None if the store does not emit them."""
         self._selected: set[str] = set()

@@ -22,8 +22,7 @@ from statekit.checkpoint.repository import LocalRows, Repository
 from statekit.clock import now_us, unique_id
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import BootstrapError, StateTypeError
-from statekit.job.job import Job
-from statekit.job.plan import Operator
+from statekit.job.plan import Operator, Plan
 from statekit.job.progress import Bootstrapped
 from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism
 from statekit.maintenance.first_epoch import check_without_epochs, commit_first
@@ -45,7 +44,7 @@ _SHOWN_REASONS = 3
 
 
 def bootstrap(
-    job: Job,
+    job: Plan,
     given: Mapping[str, Any],
     checkpoint: str | Path | Repository,
     *,
@@ -134,7 +133,7 @@ def _check_arguments(given: Mapping[str, Any], checkpoint: object, refuse: objec
         raise StateTypeError(f"refuse={shown(refuse)}{fault}. Nothing was read")
 
 
-def _checked_watermark(job: Job, watermark: object) -> int | None:
+def _checked_watermark(job: Plan, watermark: object) -> int | None:
     """Return a watermark in microseconds; None for none.
 
     Raises:
@@ -245,7 +244,7 @@ class _StateInput:
     """
 
     def __init__(
-        self, job: Job, described: JobFile, name: str, origin: Any, refusals: _Refusals
+        self, job: Plan, described: JobFile, name: str, origin: Any, refusals: _Refusals
     ) -> None:
         record, self._spec = _state_of(job, described, name)
         self.family = Family(record, TIMERS if self._spec is None else self._spec.name)
@@ -319,7 +318,7 @@ class _StateInput:
 _REPEATED = "a row before has the same key"
 
 
-def _state_of(job: Job, described: JobFile, name: str) -> tuple[OperatorRecord, StateSpec | None]:
+def _state_of(job: Plan, described: JobFile, name: str) -> tuple[OperatorRecord, StateSpec | None]:
     """Return the operator and the declaration of a state; None for timers.
 
     Raises:

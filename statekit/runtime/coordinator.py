@@ -46,9 +46,8 @@ from statekit.errors import (
 from statekit.foreign import foreign_hint
 from statekit.job.compatibility import check_job_name, continued_job_file, without_empty_buffers
 from statekit.job.expiry import begun_expiry, begun_states, continued_expiry
-from statekit.job.job import Job
 from statekit.job.options import RunOptions
-from statekit.job.plan import Operator
+from statekit.job.plan import Operator, Plan
 from statekit.keygroup import DEFAULT_GROUPS, check_parallelism
 from statekit.metrics.run_metrics import RunMetrics
 from statekit.recording.recorder import check_recorder
@@ -99,7 +98,7 @@ class Coordinator:
     """
 
     def __init__(
-        self, job: Job, repository: Repository, start: StartPoint, options: RunOptions
+        self, job: Plan, repository: Repository, start: StartPoint, options: RunOptions
     ) -> None:
         self.job = job
         self.repository = repository
@@ -144,7 +143,7 @@ class Coordinator:
         return () if self._collection is None else self._collection.leases
 
     @classmethod
-    def open(cls, job: Job, repository: Repository, options: RunOptions | None = None) -> Self:
+    def open(cls, job: Plan, repository: Repository, options: RunOptions | None = None) -> Self:
         """Check and prepare a checkpoint for a job, as `open_checkpoint` does, and return its
         coordinator.
 
@@ -646,7 +645,7 @@ def _by_operator(reports: Iterable[Report]) -> dict[str, list[Report]]:
     return by_operator
 
 
-def open_checkpoint(job: Job, repository: Repository, options: RunOptions) -> StartPoint:
+def open_checkpoint(job: Plan, repository: Repository, options: RunOptions) -> StartPoint:
     """Check that a job can run on a checkpoint, and prepare the checkpoint for it.
 
     Writes the job file if the checkpoint has none or another one, redistributes operator state for
@@ -688,7 +687,7 @@ def open_checkpoint(job: Job, repository: Repository, options: RunOptions) -> St
 
 
 def _job_file(
-    job: Job, repository: Repository, last: EpochManifest | None, allow_dropped_state: bool
+    job: Plan, repository: Repository, last: EpochManifest | None, allow_dropped_state: bool
 ) -> tuple[JobFile, FileRef]:
     """Compare the job file with the code. Write a new one if there is none, or if the code has
     changed.

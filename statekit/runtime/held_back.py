@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from statekit.checkpoint.manifest import EpochManifest, HeldBack, OperatorEpoch
-from statekit.job.job import Job
-from statekit.job.plan import Operator
+from statekit.job.plan import Operator, Plan
 from statekit.stored_types import held_back_text
 from statekit.watermark import BEGINNING, END
 
@@ -51,7 +50,7 @@ class HeldBackOperators:
         job: the job.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Plan) -> None:
         self._job = job
         self._by_name = {operator.name: operator for operator in job.operators}
         self._warned: set[tuple[str, HeldBack]] = set()
@@ -106,7 +105,7 @@ class _Epoch:
 
     def __init__(
         self,
-        job: Job,
+        job: Plan,
         by_name: Mapping[str, Operator],
         operators: Mapping[str, OperatorEpoch],
         processing_time_us: int,
@@ -160,7 +159,7 @@ class _Epoch:
         return self._job.emitter_of(self._job.origin_of(stream))
 
 
-def has_been_idle(job: Job, epoch: OperatorEpoch | None, stream: str, now_us: int) -> bool:
+def has_been_idle(job: Plan, epoch: OperatorEpoch | None, stream: str, now_us: int) -> bool:
     """Return whether an input of an operator had no records for the declared time.
 
     Parameters:

@@ -26,7 +26,6 @@ from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s
 from statekit.errors import StateTypeError
 from statekit.functions.failed_record import FailedRecord
-from statekit.job.job import Job
 from statekit.job.mirror_options import mirrors_of
 from statekit.job.options import Pace, RunOptions
 from statekit.job.plan import FAILED_RECORDS, Input, Operator, Plan, applied
@@ -188,7 +187,7 @@ class LocalRunner:
         epoch_seconds: from the start of the last epoch to its commit.
     """
 
-    job: Job
+    job: Plan
     repository: InitVar[Repository]
     copies: WorkingCopies
     options: RunOptions = field(default_factory=RunOptions)
@@ -372,7 +371,7 @@ def _staged(sink: Sink, batches: Iterable[pa.RecordBatch], attempt: Attempt) -> 
 
 
 def run(
-    job: Job,
+    job: Plan,
     inputs: Mapping[str, Iterable[Any] | Source],
     outputs: Mapping[str, OutputCallback | Sink],
     checkpoint: str | Path | Repository | None,
@@ -397,7 +396,7 @@ def run(
 
 
 def _attempt(
-    job: Job,
+    job: Plan,
     inputs: Mapping[str, Iterable[Any] | Source],
     outputs: Mapping[str, OutputCallback | Sink],
     checkpoint: str | Path | Repository | None,
@@ -476,7 +475,7 @@ class LocalReader:
         done: the result of the run so far.
     """
 
-    job: Job
+    job: Plan
     inputs: RunInputs
     runner: LocalRunner
     outputs: Mapping[str, OutputCallback | Sink]
@@ -590,7 +589,7 @@ def _check_are_read_again(inputs: Mapping[str, Iterable[Any] | Source]) -> None:
 
 
 def _check_follows(
-    job: Job, inputs: RunInputs, outputs: Mapping[str, OutputCallback | Sink]
+    job: Plan, inputs: RunInputs, outputs: Mapping[str, OutputCallback | Sink]
 ) -> None:
     """Check that a run that continues has a stream to read, and nothing that grows without end.
 
@@ -609,7 +608,7 @@ def _check_follows(
         )
 
 
-def _checked_outputs(job: Job, outputs: Mapping[str, object]) -> dict[str, OutputCallback | Sink]:
+def _checked_outputs(job: Plan, outputs: Mapping[str, object]) -> dict[str, OutputCallback | Sink]:
     """Return the target of each sink that has one: of the run, or of the job.
 
     Raises:

@@ -28,9 +28,8 @@ from statekit.checkpoint.manifest import EpochOffsets, Report, ShardPlans
 from statekit.clock import now_us
 from statekit.errors import IncompleteEpochError, StrayKeyError, UnsortedError
 from statekit.job.chaining import Chain, Pass, passes, passes_before
-from statekit.job.job import Job
 from statekit.job.options import StartOptions
-from statekit.job.plan import Operator
+from statekit.job.plan import Operator, Plan
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.sink_epochs import SinkEpochs
 from statekit.sinks.protocol.frame_sinks import FrameSink, Target
@@ -556,7 +555,7 @@ def _reads_once(target: Target) -> bool:
     return isinstance(target, Sink) or target.reads_once
 
 
-def _is_single_read(job: Job, outputs: Mapping[str, Target]) -> bool:
+def _is_single_read(job: Plan, outputs: Mapping[str, Target]) -> bool:
     """Return whether every stream is read once, and the only sink reads its stream once.
 
     Not if a sink would have written outputs before the failed records of all shards are counted.

@@ -14,8 +14,7 @@ from pyspark.sql.types import StructType
 
 from statekit.checkpoint.object_store import without_credentials
 from statekit.errors import ConnectorError, StatekitError, StateTypeError
-from statekit.job.job import Job
-from statekit.job.plan import Input
+from statekit.job.plan import Input, Plan
 from statekit.runtime.stream_forms import SourceForm
 from statekit.secret_options import without_secrets
 from statekit.sources.spark import SparkSource
@@ -33,7 +32,7 @@ _STREAM_FAILED = "terminated with exception: "
 _NO_FORMAT = re.compile(r"DATA_SOURCE_NOT_(FOUND|ENABLED)|ClassNotFound|NoClassDefFound")
 
 
-def with_frames(job: Job, spark: SparkSession, origins: Mapping[str, object]) -> dict[str, object]:
+def with_frames(job: Plan, spark: SparkSession, origins: Mapping[str, object]) -> dict[str, object]:
     """Return the origins of inputs, with a frame in place of each source that Spark reads.
 
     Raises:

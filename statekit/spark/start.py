@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from statekit.backend.rocksdb_options import check_options
 from statekit.checkpoint.repository import Repository
 from statekit.errors import FencedError, ProcessError, StateTypeError
-from statekit.job.job import Job
 from statekit.job.mirror_options import mirrors_of
 from statekit.job.options import StartArguments, StartOptions
+from statekit.job.plan import Plan
 from statekit.keygroup import DEFAULT_GROUPS
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
@@ -40,7 +40,7 @@ from statekit.spark.worker.shards import output_schema
 
 
 def start(
-    job: Job,
+    job: Plan,
     spark: SparkSession,
     inputs: Mapping[str, DataFrame],
     outputs: Mapping[str, object] | None = None,
@@ -54,7 +54,7 @@ def start(
 
 
 def start_query(
-    job: Job,
+    job: Plan,
     spark: SparkSession,
     inputs: Mapping[str, DataFrame],
     outputs: Mapping[str, object] | None,
@@ -70,7 +70,7 @@ def start_query(
 
 
 def start_once(
-    job: Job,
+    job: Plan,
     spark: SparkSession,
     inputs: Mapping[str, DataFrame],
     outputs: Mapping[str, object] | None,
@@ -179,7 +179,7 @@ def _check_read_by_spark(coordinator: Coordinator, frames: Mapping[str, DataFram
 
 
 def _opened(
-    job: Job,
+    job: Plan,
     spark: SparkSession,
     repository: Repository,
     options: StartOptions,
@@ -288,7 +288,7 @@ def _checked_frames(
     return frames
 
 
-def _check_outputs(job: Job, sinks: Mapping[str, Target]) -> None:
+def _check_outputs(job: Plan, sinks: Mapping[str, Target]) -> None:
     """Check the outputs before the first epoch: missing schemas, shared directories."""
     for operator in job.operators:
         output_schema(operator.declared.output_type)
@@ -308,7 +308,7 @@ def _check_not_running(repository: Repository) -> None:
         )
 
 
-def default_parallelism(spark: SparkSession, job: Job, repository: Repository) -> int | None:
+def default_parallelism(spark: SparkSession, job: Plan, repository: Repository) -> int | None:
     """Return the parallelism of a new checkpoint: the number of cores, at most the number of key
     groups. None for a checkpoint with epochs, which has a parallelism already.
     """

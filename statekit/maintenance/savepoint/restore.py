@@ -10,8 +10,8 @@ from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.repository import Repository
 from statekit.errors import RestoreError
 from statekit.job.compatibility import next_job_file
-from statekit.job.job import Job
 from statekit.job.options import RunOptions
+from statekit.job.plan import Plan
 from statekit.keygroup import check_groups, check_parallelism
 from statekit.maintenance.first_epoch import check_without_epochs, commit_first
 from statekit.maintenance.rewrite import rows_in_groups, write_operators
@@ -19,7 +19,7 @@ from statekit.maintenance.savepoint.format import POSITION, Savepoint
 from statekit.state.redistribution import NO_SPECS, Specs
 
 
-def prepare_from_savepoint(job: Job, repository: Repository, options: RunOptions) -> None:
+def prepare_from_savepoint(job: Plan, repository: Repository, options: RunOptions) -> None:
     """Import the savepoint of `from_savepoint=`, unless it was already imported.
 
     So a job that is started again with the same arguments continues.

@@ -14,8 +14,7 @@ from statekit.checkpoint.era import PERMANENT
 from statekit.checkpoint.job_file import TIMERS, WAITING, Clock, JobFile
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError, StateSchemaError, StateTypeError
-from statekit.job.job import Job
-from statekit.job.plan import Operator
+from statekit.job.plan import Operator, Plan
 from statekit.maintenance.rewrite import rows_to_read
 from statekit.maintenance.transform.new_checkpoint import Shards
 from statekit.maintenance.transform.new_operator import Copied, NewOperator
@@ -51,7 +50,7 @@ class Transformation:
     """
 
     def __init__(
-        self, source: CheckpointReader, job: Job, shards: int, *, allow_pickle: bool = False
+        self, source: CheckpointReader, job: Plan, shards: int, *, allow_pickle: bool = False
     ) -> None:
         self.job = job
         self.epoch = source.manifest.epoch

@@ -10,8 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from statekit.closing import Closing
-from statekit.job.job import Job
-from statekit.job.plan import Transform
+from statekit.job.plan import Plan, Transform
 from statekit.spark.frames.columns import selected
 from statekit.spark.worker.pickling import Pickled, pickled_transforms
 from statekit.spark.worker.shards import TransformStep, output_schema
@@ -24,7 +23,7 @@ class Transforms:
         job: the job.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Plan) -> None:
         self.job = job
         self._sent: dict[tuple[Transform, ...], Pickled[tuple[Transform, ...]]] = {}
         self._schemas: dict[str, StructType] = {}

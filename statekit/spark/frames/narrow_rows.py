@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from statekit.errors import StateTypeError
 from statekit.job.chaining import passes
-from statekit.job.job import Job
+from statekit.job.plan import Plan
 from statekit.records.output_type import OutputType
 from statekit.spark.worker.rows import ColumnRecords
 from statekit.spark.worker.shards import pass_schema
@@ -33,7 +33,7 @@ def set_no_byte_limit(session: SparkSession) -> None:
         session.conf.set(_BYTES, _NO_LIMIT)
 
 
-def are_narrow(job: Job) -> bool:
+def are_narrow(job: Plan) -> bool:
     """Return whether all rows of a job that Python workers may get have few columns of fixed width.
 
     Combined rows may have lists of records. They do not count, as Spark cannot divide a row. Rows
@@ -55,7 +55,7 @@ def are_narrow(job: Job) -> bool:
         return False
 
 
-def _schemas(job: Job) -> Iterator[pa.Schema]:
+def _schemas(job: Plan) -> Iterator[pa.Schema]:
     """Yield the schemas of all rows that workers may get: those of sources, and of what the workers
     themselves return. No operator counts as chained to another, as it may not stay so.
     """

@@ -13,8 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from statekit.errors import ProcessError, StateTypeError
 from statekit.job.chaining import Chain
-from statekit.job.job import Job
-from statekit.job.plan import Input, Operator
+from statekit.job.plan import Input, Operator, Plan
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.spark.frames.columns import projected_to, quoted, selected, with_derived
@@ -44,7 +43,7 @@ from statekit.spark.worker.shards import (
 )
 
 
-def check_input(df: DataFrame, source: Input, job: Job) -> None:
+def check_input(df: DataFrame, source: Input, job: Plan) -> None:
     """Check a frame's columns against the records and keys of a job, before anything runs.
 
     Raises:
@@ -106,7 +105,7 @@ def _check_case(record_type: RecordType, df: DataFrame, source: str) -> None:
             )
 
 
-def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
+def _check_consumers(df: DataFrame, stream: str, job: Plan) -> None:
     """Check the columns of a stream against all consumers of its records, including consumers of
     late records.
 
@@ -162,7 +161,7 @@ class Slot:
         return projected_to(self.type, own)
 
 
-def slots_of(operator: Operator, job: Job) -> list[Slot]:
+def slots_of(operator: Operator, job: Plan) -> list[Slot]:
     """Return the slots of an operator: one per type of each of its streams."""
     slots = []
     for number, stream in enumerate(operator.streams):
@@ -174,7 +173,7 @@ def slots_of(operator: Operator, job: Job) -> list[Slot]:
     return slots
 
 
-def reader_of(operator: Operator, job: Job) -> UnionReader | None:
+def reader_of(operator: Operator, job: Plan) -> UnionReader | None:
     """Return the reader of an operator's rows; None if the operator has one stream of one type."""
     slots = slots_of(operator, job)
     if len(slots) == 1:

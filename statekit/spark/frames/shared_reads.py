@@ -17,7 +17,6 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from statekit.job.job import Job
 from statekit.job.plan import Plan, Transform
 from statekit.spark.frames.columns import quoted, selected_columns
 
@@ -41,7 +40,7 @@ def merged(inputs: Mapping[str, DataFrame]) -> DataFrame:
     return reduce(lambda one, right: one.unionByName(right, allowMissingColumns=True), tagged)
 
 
-def split(df: DataFrame, job: Job, others: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
+def split(df: DataFrame, job: Plan, others: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
     """Split a micro-batch into the inputs that `merged` combined.
 
     Parameters:

@@ -12,8 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from statekit.checkpoint.manifest import EpochOffsets
-from statekit.job.job import Job
-from statekit.job.plan import Input
+from statekit.job.plan import Input, Plan
 from statekit.runtime.inputs import RunInputs, SourceInput, ranges
 from statekit.runtime.stream_forms import SourceForm
 from statekit.spark.worker.commit_records import Reports
@@ -42,7 +41,7 @@ class SourceFrames:
     def __init__(
         self,
         spark: SparkSession,
-        job: Job,
+        job: Plan,
         inputs: RunInputs,
         frames: Mapping[str, DataFrame],
         reports: Reports[ReadCount],

@@ -20,8 +20,7 @@ import pyarrow as pa
 from statekit.checkpoint.manifest import ShardState
 from statekit.errors import CALL_FAILURES, ProcessError, StateTypeError
 from statekit.job.chaining import Chain
-from statekit.job.job import Job
-from statekit.job.plan import Transform
+from statekit.job.plan import Plan, Transform
 from statekit.records import by_value
 from statekit.shown import shown_error, type_name
 
@@ -86,7 +85,7 @@ def _shown(transform: Transform) -> str:
     return f"{transform.function.kind} {transform.name!r}"
 
 
-def check_sendable(job: Job) -> None:
+def check_sendable(job: Plan) -> None:
     """Check that the functions of a job can be sent to Spark's workers.
 
     Raises:

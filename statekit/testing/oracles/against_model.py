@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from statekit.errors import StatekitError
-from statekit.job.job import Job
+from statekit.job.plan import Plan
 from statekit.job.plan import Output
 from statekit.testing.drivers.job_harness import JobHarness
 from statekit.testing.oracles.operator_models import OperatorModels
@@ -20,7 +20,7 @@ from statekit.testing.runs.source_records import History
 from statekit.testing.runs.subject import Subject
 
 
-def is_modelled(job: Job) -> bool:
+def is_modelled(job: Plan) -> bool:
     """Return whether an operator of a job has a model."""
     models = OperatorModels(job)
     return bool(models.functions or models.others)
@@ -64,7 +64,7 @@ def forgets_changes(subject: Subject, history: History) -> tuple[str, Observed, 
 
 
 def _epochs(
-    subject: Subject, history: History, job: Job, models: Sequence[OperatorModels]
+    subject: Subject, history: History, job: Plan, models: Sequence[OperatorModels]
 ) -> Iterator[tuple[Observed, dict[str, list[Any]], list[Observed]]]:
     """Run a history until an epoch fails. After each epoch, yield the run, the records of each
     stream as readers receive them, and the runs of the models.
@@ -91,7 +91,7 @@ def _epochs(
         yield run, emitted, of_models
 
 
-def _with_all_streams(job: Job) -> Job:
+def _with_all_streams(job: Plan) -> Job:
     """Return a job with a sink for each stream, by the name of the stream."""
     every = copy.copy(job)
     streams = [source.name for source in job.sources]
@@ -104,7 +104,7 @@ def _with_all_streams(job: Job) -> Job:
     return every
 
 
-def _received(job: Job, emitted: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+def _received(job: Plan, emitted: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """Return the records of each stream as its readers receive them."""
     of_sources = {source.name for source in job.sources}
     late = {operator.late: operator for operator in job.operators}
@@ -117,7 +117,7 @@ def _received(job: Job, emitted: Mapping[str, list[Any]]) -> dict[str, list[Any]
 
 
 def _in_records(
-    job: Job, ours: Observed, emitted: Mapping[str, list[Any]], theirs: Observed
+    job: Plan, ours: Observed, emitted: Mapping[str, list[Any]], theirs: Observed
 ) -> str | None:
     """Return the first stream whose records of the last epoch differ; None if there is none.
 
@@ -136,7 +136,7 @@ def _in_records(
     return None
 
 
-def _shown(job: Job, ours: Observed, theirs: Observed) -> tuple[Observed, Observed]:
+def _shown(job: Plan, ours: Observed, theirs: Observed) -> tuple[Observed, Observed]:
     """Return two runs with the records of sinks, and of streams that differ in the last epoch."""
     names = {sink.stream: sink.name for sink in job.sinks}
     last, again = ours.epochs[-1], theirs.epochs[-1]

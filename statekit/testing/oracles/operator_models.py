@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 from statekit.calls.service_call import ServiceCall
 from statekit.errors import StatekitError, StateTypeError
-from statekit.job.job import Job
 from statekit.job.joins.join_operator import JoinedResult
 from statekit.job.joins.lookup_operator import LookedUp
 from statekit.job.joins.moves import MovingRows
 from statekit.job.joins.net_changes import KeyedChanges
 from statekit.job.joins.table_join_operator import JoinedTables
 from statekit.job.per_key.distinct import DistinctRecords
-from statekit.job.plan import Operator, Transform
+from statekit.job.plan import Operator, Plan, Transform
 from statekit.job.windows.aggregated_result import AggregatedResult
 from statekit.kv.store_operator import StoredOperations
 from statekit.shown import shown
@@ -75,7 +74,7 @@ class OperatorModels:
     """
 
     def __init__(
-        self, job: Job, of_key: type[KeyModel] = KeyModel, *, built_in: bool = True
+        self, job: Plan, of_key: type[KeyModel] = KeyModel, *, built_in: bool = True
     ) -> None:
         self._job = job
         self.functions: dict[str, ProcessModel] = {}
@@ -250,7 +249,7 @@ class WatermarkModel:
         reached: the watermark of each operator with event time, in microseconds.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Plan) -> None:
         self._job = job
         self._operators = {operator.name: operator for operator in job.operators}
         self.reached: dict[str, int] = {

@@ -14,8 +14,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema_codec import json_key_decoder, json_value_decoder
 from statekit.functions.process import Process
-from statekit.job.job import Job
-from statekit.job.plan import Operator
+from statekit.job.plan import Operator, Plan
 from statekit.query.changes.change import Change
 from statekit.query.changes.feed import EpochChanges, feed
 from statekit.query.replica.replica import Replica
@@ -35,7 +34,7 @@ _Rows = dict[tuple[str, Any], Change]
 """The rows of a state as a feed gives them, by the text of the key and the place."""
 
 
-def misread(job: Job, repository: Repository, contents: Sequence[EpochContents]) -> str | None:
+def misread(job: Plan, repository: Repository, contents: Sequence[EpochContents]) -> str | None:
     """Return the first difference between reads of a checkpoint and the states of the functions;
     None if there is none.
 
@@ -70,7 +69,7 @@ class FollowedReplica:
             there is none.
     """
 
-    def __init__(self, job: Job, repository: Repository) -> None:
+    def __init__(self, job: Plan, repository: Repository) -> None:
         self._job = job
         self._repository = repository
         self._directory = memory_directory("replica")
@@ -104,7 +103,7 @@ class FollowedReplica:
         self._directory.cleanup()
 
 
-def _read_states(job: Job) -> Iterator[tuple[Operator, StateSpec]]:
+def _read_states(job: Plan) -> Iterator[tuple[Operator, StateSpec]]:
     """Yield the states that are compared, with their operators."""
     for operator in job.operators:
         for spec in operator.declared.states:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from statekit.codec.annotations import struct_fields
 from statekit.errors import StatekitError, StateTypeError
-from statekit.job.job import Job
-from statekit.job.plan import Input, Operator
+from statekit.job.plan import Input, Operator, Plan
 from statekit.job.windows.aggregated_result import AggregatedResult
 from statekit.job.windows.window_kind import Window
 from statekit.records.record_type import RecordType
@@ -39,7 +38,7 @@ class SourceRecords:
         constants: numbers, texts and durations in the code of its functions.
     """
 
-    def __init__(self, job: Job, constants: Sequence[Any]) -> None:
+    def __init__(self, job: Plan, constants: Sequence[Any]) -> None:
         self._job, self._constants = job, constants
 
     def histories(self, events: Events = None) -> SearchStrategy[History]:

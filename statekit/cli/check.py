@@ -44,7 +44,7 @@ def check_job_before(
         findings = [failed_check(f"job {job}", error)]
     else:
         findings = check_job(
-            declared,
+            declared.plan,
             {},
             {},
             checkpoint,

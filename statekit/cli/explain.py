@@ -30,4 +30,4 @@ def draw_job(
 ) -> None:
     """Draw the plan of a job: a diagram of Mermaid for Markdown pages, or a picture."""
     declared = declared_job(job, (), None)
-    print(picture_of_plan(declared).svg(is_file=True) if svg else mermaid_of(declared))
+    print(picture_of_plan(declared.plan).svg(is_file=True) if svg else mermaid_of(declared.plan))

@@ -16,7 +16,6 @@ from statekit.documents.values import Reading, value_to_json
 from statekit.errors import StateTypeError
 from statekit.job.declarations import RECORDED, Declaration
 from statekit.job.job import Job
-from statekit.job.plan import Plan
 from statekit.job.stream import Stream, Windowed
 from statekit.keygroup import MAX_GROUPS
 from statekit.kv.store import KVStore
@@ -76,7 +75,7 @@ def job_to_json(job: Job, indent: int | None = None) -> str:
     document: dict[str, Any] = {"statekit": "job", "version": VERSION, "name": job.name}
     if job.key_groups is not None:
         document["key_groups"] = job.key_groups
-    document["steps"] = [_step(number, each) for number, each in enumerate(job.declarations)]
+    document["steps"] = [_step(number, each) for number, each in enumerate(job.plan.declarations)]
     return json.dumps(document, indent=indent, ensure_ascii=False)
 
 
@@ -207,7 +206,7 @@ def _receiver(receiver: Any, at: str) -> Any:
         return {"of": list(window.receiver.names), "with": _with(window, at)}
     if isinstance(receiver, Stream):
         return list(receiver.names)
-    return None if isinstance(receiver, Plan) else receiver.name
+    return None if isinstance(receiver, Job) else receiver.name
 
 
 # -------------------------------------------------------------------------------------- reading
@@ -277,11 +276,11 @@ class _Builder:
         if not isinstance(names, list) or not names:
             raise StateTypeError(f"{at}: {shown(names, 100)} is no list of names of streams")
         for name in names:
-            if not (isinstance(name, str) and self._job.has_stream(name)):
+            if not (isinstance(name, str) and self._job.plan.has_stream(name)):
                 raise StateTypeError(
                     f"{at}: there is no stream {shown(name, 100)} before this step"
                 )
-        return Stream(self._job, *names)
+        return Stream(self._job.plan, *names)
 
 
 # --------------------------------------------------------------------------------------- schema

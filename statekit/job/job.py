@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -91,6 +92,12 @@ class Job:
     def plan(self) -> Plan:
         """The sources, operators and sinks, as runtimes read them. Its names may change."""
         return self._plan
+
+    def __copy__(self) -> Job:
+        """Return a job with the same parts, to which others can be added."""
+        copied = Job(self.name, key_groups=self.key_groups)
+        copied._plan = copy.copy(self._plan)
+        return copied
 
     def __repr__(self) -> str:
         sources = ", ".join(source.name for source in self._plan.sources) or "none"

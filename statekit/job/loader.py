@@ -97,12 +97,12 @@ def check_runs_alone(job: Job) -> None:
     Raises:
         StateTypeError: one of them has none.
     """
-    if missing := [sink.name for sink in job.sinks if sink.target is None]:
+    if missing := [sink.name for sink in job.plan.sinks if sink.target is None]:
         raise StateTypeError(
             f"sink {missing[0]!r} has no target, and a command has no other place for its records: "
             'give it one in the job, as in .sink("totals", sk.sinks.console())'
         )
-    without = [each.name for each in job.sources if each.source is None and not each.errors_of]
+    without = [each.name for each in job.plan.sources if each.source is None and not each.errors_of]
     if without:
         raise StateTypeError(
             f"source {without[0]!r} does not say where its records come from: give it a source in "

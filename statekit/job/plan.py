@@ -502,6 +502,10 @@ class Plan:
         """Return the operator of that name."""
         return next(operator for operator in self.operators if operator.name == name)
 
+    def process_of(self, stream: str) -> Process[Any, Any, Any] | None:
+        """Return the process function whose outputs a stream has; None for all other streams."""
+        return next((each.declared for each in self.operators if each.name == stream), None)
+
     def sinks_of(self, stream: str) -> list[Output]:
         """Return the sinks of a stream."""
         return [sink for sink in self.sinks if sink.stream == stream]

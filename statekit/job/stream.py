@@ -1075,12 +1075,6 @@ class Stream(Generic[T]):
         return first
 
     @property
-    def _declared(self) -> Process[Any, ..., T] | None:
-        """The process function that emits these records; None for a source or a union."""
-        operator = next((op for op in self._plan.operators if op.name == self.name), None)
-        return None if operator is None else operator.declared
-
-    @property
     def late(self) -> Stream[Any]:
         """The late records of this operator, as they arrived.
 
@@ -1090,7 +1084,7 @@ class Stream(Generic[T]):
             StateTypeError: this is not an operator with event time.
         """
         self._check_single("late")
-        declared = self._declared
+        declared = self._plan.process_of(self.name)
         if declared is None or declared.event_time is None:
             raise StateTypeError(
                 f"stream {self.name!r} has no late records: only an operator with "
@@ -1125,7 +1119,7 @@ class Stream(Generic[T]):
         self._check_single("errors")
         if (of_source := self._plan.errors_of(self.name)) is not None:
             return Stream(self._plan, of_source)
-        declared = self._declared
+        declared = self._plan.process_of(self.name)
         if declared is None or declared.errors.on_error != "collect":
             raise StateTypeError(
                 f"stream {self.name!r} does not collect errors: declare its source, or its "

@@ -15,6 +15,7 @@ from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.declarations import declares
 from statekit.job.job import Job
+from statekit.job.plan import Plan
 from statekit.job.stream import Stream
 from statekit.kv import operations
 from statekit.kv.annotations import list_of, optional
@@ -162,9 +163,9 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
         return f"<KVStore {self.name!r}: {', '.join(self._operator.operations) or 'no operations'}>"
 
     @property
-    def job(self) -> Job | None:
-        """The job of the store; None before `Job.add`."""
-        return self._operator.job
+    def plan(self) -> Plan | None:
+        """The plan of the job of the store; None before `Job.add`. Its names may change."""
+        return self._operator.plan
 
     @property
     def function(self) -> Process[Any, ..., Any]:
@@ -200,11 +201,11 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
             StateTypeError: it already belongs to a job.
         """
         store = self._operator
-        if store.job is not None:
+        if store.plan is not None:
             raise StateTypeError(
-                f"{store.where} belongs to job {store.job.name!r}: make a store for each job"
+                f"{store.where} belongs to job {store.plan.name!r}: make a store for each job"
             )
-        store.job = job
+        store.plan = job.plan
 
     @declares("store.changes")
     def changes(self, *, name: str | None = None) -> Stream[StoreChange[K, V]]:

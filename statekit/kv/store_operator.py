@@ -83,7 +83,7 @@ class StoredOperations(NamedTuple):
 
 
 class StoreOperator:
-    """The operator of one store, and the job of the store.
+    """The operator of one store, and the plan of its job.
 
     The parameters and errors are those of `KVStore`.
     """
@@ -135,7 +135,7 @@ class StoreOperator:
         self.ties = ties
         self.operations: dict[str, Operation] = {}
         self.assemblies: dict[str, MultiGet] = {}
-        self.job: Plan | None = None
+        self.plan: Plan | None = None
         self.change: Any = None
         """The class of changes; None if the store does not emit them."""
         self._selected: set[str] = set()
@@ -168,12 +168,12 @@ class StoreOperator:
         Raises:
             StateTypeError: no operation was declared.
         """
-        if self.job is None or not self.operations:
+        if self.plan is None or not self.operations:
             raise StateTypeError(
                 f"{self.where} has no function yet: add it to a job and declare an operation, as "
                 "in store.put(stream, key=...)"
             )
-        return self.job.operator(self.name).declared
+        return self.plan.operator(self.name).declared
 
     def late(self, answers: Stream[Any]) -> Stream[Any]:
         """Return the late requests of an operation. See `KVStore.late`."""
@@ -201,11 +201,11 @@ class StoreOperator:
         """Return the records of one class from the outputs, or the late requests, of the
         operator.
         """
-        assert self.job is not None
+        assert self.plan is not None
         if name not in self._selected:
-            self.job.select_class(self.name, cls, name, late=late)
+            self.plan.select_class(self.name, cls, name, late=late)
             self._selected.add(name)
-        return Stream(self.job, name)
+        return Stream(self.plan, name)
 
     def key_parts(self, key: Keys) -> list[RequestPart]:
         """Return the parts of a request for the key, by which it reaches the states of the key."""
@@ -296,15 +296,15 @@ class StoreOperator:
 
     def named(self, kind: str, stream: Stream[Any], name: str | None) -> str:
         """Check that an operation can be added, and return the name of its answers."""
-        job = self.job
-        if job is None:
+        plan = self.plan
+        if plan is None:
             raise StateTypeError(
                 f"{self.where} belongs to no job: add it first, as in job.add(KVStore(...))"
             )
-        own: object = getattr(stream, "job", None)
-        if own is not job:
+        own: object = getattr(stream, "plan", None)
+        if own is not plan:
             raise StateTypeError(
-                f"{self.where}: {kind} takes a stream of job {job.name!r}, not {stream!r}"
+                f"{self.where}: {kind} takes a stream of job {plan.name!r}, not {stream!r}"
             )
         if " | " in stream.name:
             raise StateTypeError(
@@ -312,13 +312,13 @@ class StoreOperator:
                 f"union: call {kind} with each stream"
             )
         if not self.operations:
-            job.free_name("operator", self.name)
+            plan.free_name("operator", self.name)
         own_name = f"{self.name}.{kind}.{stream.name}"
         if name is None and own_name in (*self.operations, *self.assemblies):
             raise StateTypeError(
                 f"{self.where} has a {kind} of {stream.name}, {own_name!r}: give this one a name="
             )
-        return job.free_name("stream", name or own_name)
+        return plan.free_name("stream", name or own_name)
 
     def added(
         self,
@@ -400,10 +400,10 @@ class StoreOperator:
                 "own, or another name"
             )
         operation = Operation(requests, request, answer.cls, handle, answer, kind, arguments)
-        assert self.job is not None
+        assert self.plan is not None
         if self.operations:
             self._handling([operation])  # faults of the new one are found here
-            self.job.grow_operator(self.name, (requests.name,), self._of_all)
+            self.plan.grow_operator(self.name, (requests.name,), self._of_all)
         else:
             requests.process(self._function([operation]), name=self.name)
         self.operations = {**self.operations, name: operation}
@@ -412,10 +412,10 @@ class StoreOperator:
     @contextmanager
     def undone_if_refused(self) -> Iterator[None]:
         """Restore the job and the store if the declaration of an operation raises an error."""
-        assert self.job is not None
+        assert self.plan is not None
         before = self.operations, self.change, {*self._selected}
         try:
-            with self.job.undone_if_refused():
+            with self.plan.undone_if_refused():
                 yield
         except Exception:
             self.operations, self.change, self._selected = before
@@ -473,12 +473,12 @@ class StoreOperator:
 
     def changes(self, name: str | None) -> Stream[Any]:
         """Declare the stream of changes. See `KVStore.changes`."""
-        if self.job is None or not self.operations:
+        if self.plan is None or not self.operations:
             raise StateTypeError(
                 f"{self.where}: changes() needs operations: declare them first, as in "
                 "store.put(stream, key=...)"
             )
-        name = self.job.free_name("stream", name or f"{self.name}.changes")
+        name = self.plan.free_name("stream", name or f"{self.name}.changes")
         if self.change is not None:
             raise StateTypeError(
                 f"{self.where} has a stream of its changes: use what changes() returned"
@@ -489,7 +489,7 @@ class StoreOperator:
         with self.undone_if_refused():
             self.change = named_class(name, {**self.keys, **sort, **at, **values})
             self._handling([*self.operations.values()][:1])
-            self.job.grow_operator(self.name, (), self._of_all)
+            self.plan.grow_operator(self.name, (), self._of_all)
             return self._of_class(self.change, name)
 
     def lifetime(

@@ -133,11 +133,11 @@ class Migration:
         self.job = job
         self.repository = repository = Repository(url, create=False)
         self.last, self.stored = last_epoch(repository)
-        check_job_name(self.stored, job, repository.url)
+        check_job_name(self.stored, job.plan, repository.url)
         rows = {name: operator.rows for name, operator in self.last.operators.items()}
         self.reports = [
             StateReport(state, rows.get(state.operator, {}).get(state.stored.name, 0))
-            for state in successions(self.stored, job.operators)
+            for state in successions(self.stored, job.plan.operators)
         ]
         self.epoch = self.last.epoch + 1
         self._is_dry = False
@@ -158,7 +158,7 @@ class Migration:
         """
         self._is_dry = dry
         following = None if dry and self.refused else self._following()
-        changed = {op.name: self._operator(op, progress) for op in self.job.operators}
+        changed = {op.name: self._operator(op, progress) for op in self.job.plan.operators}
         needed = any(report.is_wanted for report in self.reports)
         if dry or following is None or not needed:
             return None
@@ -180,7 +180,7 @@ class Migration:
     def _following(self) -> JobFile:
         """Return the job file after the migration. It has no earlier types."""
         url = self.repository.url
-        wanted = continued_job_file(self.stored, self.job, url, allow_dropped_state=False)
+        wanted = continued_job_file(self.stored, self.job.plan, url, allow_dropped_state=False)
         wanted = continued_expiry(self.stored, wanted, self.last)
         check_at_rest(self.repository, self.last)
         operators = tuple(

@@ -83,8 +83,9 @@ class RecordType(RecordDeclaration):
             return value
         if not isinstance(value, Mapping):
             raise ProcessError(
-                f"{self.where}: expected a {self.name} or a mapping of its fields, "
-                f"got {type_name(value)}: {shown(value)}"
+                f"{self.where}: records are of type {self.name}, and this one is of type "
+                f"{type_name(value)}: {shown(value)}. Give records of the former, or mappings of "
+                "its fields"
             )
         if self.flavour == "dict":
             return value if isinstance(value, dict) else dict(value)

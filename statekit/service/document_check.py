@@ -81,7 +81,7 @@ def check_from_input() -> None:
     try:
         job = job_from_json(asked["document"], asked["modules"], digests=True)
         check_runs_alone(job)
-        if not job.operators:
+        if not job.plan.operators:
             raise StateTypeError(
                 f"job {job.name!r} has no operator, and so no state: add one with process(), "
                 "window() or an aggregate. Nothing was submitted"

@@ -40,7 +40,7 @@ def run_on_spark(
     """
     spark = _session(job, master, settings)
     try:
-        query = start_query(job, spark, {}, None, checkpoint, options)
+        query = start_query(job.plan, spark, {}, None, checkpoint, options)
         while not query.await_termination(_LOOK_S):
             if stop.is_set():
                 query.stop()

@@ -331,13 +331,13 @@ def operator_of(job: Job, name: str | None) -> Operator:
     Raises:
         StateTypeError: there is no such operator, or there are several.
     """
-    names = [operator.name for operator in job.operators]
+    names = [operator.name for operator in job.plan.operators]
     if name is None and len(names) == 1:
-        return job.operators[0]
+        return job.plan.operators[0]
     if name not in names:
         what = "say which operator" if name is None else f"there is no operator {shown(name)}"
         raise StateTypeError(f"job {job.name!r}: {what}; it has {', '.join(names)}")
-    return job.operators[names.index(name)]
+    return job.plan.operators[names.index(name)]
 
 
 def _kept(repository: Repository, epoch: int) -> Repository:

@@ -165,7 +165,7 @@ def _build_shard(
 def build(home: Path, rows: int, shards: int, *, text: bool = False) -> None:
     """A checkpoint of one epoch with its working copies."""
     coordinator = Coordinator.open(
-        job(), Repository(home / "checkpoint"), RunOptions(parallelism=shards)
+        job().plan, Repository(home / "checkpoint"), RunOptions(parallelism=shards)
     )
     coordinator.begin()
     reports = []

@@ -83,7 +83,7 @@ class Held:
         self.checkpoint = home / "checkpoint"
         self.copies = _WatchedCopies(home / "local", bases=bases)
         self.runner = LocalRunner(
-            job(),
+            job().plan,
             Repository(self.checkpoint),
             self.copies,
             RunOptions(parallelism=1, retention=retention),
@@ -345,7 +345,7 @@ def _restored(checkpoint: Path, local: Path, shards: int, live_bytes: int | None
         live_bytes: what all rows together should then take; None not to look.
     """
     runner = LocalRunner(
-        job(), Repository(checkpoint), MemoryCopies(), RunOptions(parallelism=shards)
+        job().plan, Repository(checkpoint), MemoryCopies(), RunOptions(parallelism=shards)
     )
     coordinator = runner.coordinator
     coordinator.begin()
@@ -419,7 +419,7 @@ def idle_alone(epochs: int = 100, shards: int = 65) -> Row:
     with _scratch() as home:
         one, many = (
             LocalRunner(
-                job(),
+                job().plan,
                 Repository(home / f"{parallelism}"),
                 DiskCopies(home / f"copies of {parallelism}"),
                 RunOptions(parallelism=parallelism),

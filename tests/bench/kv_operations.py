@@ -297,7 +297,7 @@ class OurStore:
             store.put(job.source("filled", Request), **cell, value="amount", name="fill")
         kind.declare(store, job.source("requests", kind.record)).sink("answers")
         options = RunOptions(parallelism=1)
-        self._runner = LocalRunner(job, Repository(home), MemoryCopies(), options)
+        self._runner = LocalRunner(job.plan, Repository(home), MemoryCopies(), options)
         self._waiting = 0
         if kind.fill is not None:
             self.fill()

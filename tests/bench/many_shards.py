@@ -103,7 +103,7 @@ def key_of_each_shard(shards: int) -> list[int]:
 def filled(home: Path, keys: list[int]) -> LocalRunner:
     """Return a runner after an epoch with a record for each shard."""
     runner = LocalRunner(
-        job(), Repository(home / "c"), MemoryCopies(), RunOptions(parallelism=len(keys))
+        job().plan, Repository(home / "c"), MemoryCopies(), RunOptions(parallelism=len(keys))
     )
     runner.epoch({"seen": [Seen(key, b"x") for key in keys]})
     return runner
@@ -166,7 +166,7 @@ def _on_spark(home: Path, keys: list[int]) -> list[Row]:
     """Run epochs on Spark, from the checkpoint that epochs without Spark have made."""
     spark = session()
     options = StartOptions(parallelism=len(keys), working_directory=home / "working")
-    coordinator = Coordinator.open(job(), Repository(home / "c"), options)
+    coordinator = Coordinator.open(job().plan, Repository(home / "c"), options)
     runner = EpochRunner(coordinator, {"kept": sk.sinks.writer("noop")}, options, {}, spark)
     timed = _Timed(coordinator)
     driver = timed.seconds("begin", "plans", "commit")

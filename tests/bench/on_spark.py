@@ -118,7 +118,7 @@ class Engine:
         started = job.start(
             spark,
             frames,
-            outputs={sink.name: self.output(sink.name) for sink in job.sinks},
+            outputs={sink.name: self.output(sink.name) for sink in job.plan.sinks},
             checkpoint=self.home / "checkpoint",
             parallelism=self.shards,
             working_directory=self.home / "working",

@@ -33,7 +33,7 @@ def _restart(home: Path, shards: int) -> float:
     records = [Seen(key, b"x") for key in keys.values()]
     begun = time.perf_counter()
     runner = LocalRunner(
-        job(),
+        job().plan,
         Repository(home / "checkpoint"),
         DiskCopies(home / "local"),
         RunOptions(parallelism=shards),

@@ -51,7 +51,7 @@ def fill(home: Path) -> None:
 def change_until_killed(home: Path, epochs_per_s: float, changes_per_s: int) -> None:
     """Change keys, so many a second."""
     copies = DiskCopies(home.with_name("writer"))
-    runner = LocalRunner(store_job(), Repository(home), copies, RunOptions(parallelism=1))
+    runner = LocalRunner(store_job().plan, Repository(home), copies, RunOptions(parallelism=1))
     keys = itertools.cycle(range(0, KEYS, 7))
     for number in itertools.count(1):
         until = time.monotonic() + 1 / epochs_per_s

@@ -56,7 +56,9 @@ class Shard:
         job.source("events", record).process(declared).sink("out")
         self.declared = declared
         repository = Repository(home / "checkpoint")
-        self.coordinator = Coordinator.open(job, repository, RunOptions(parallelism=1, clock=clock))
+        self.coordinator = Coordinator.open(
+            job.plan, repository, RunOptions(parallelism=1, clock=clock)
+        )
         self.copies = DiskCopies(home / "working")
 
     def epoch(

@@ -100,7 +100,7 @@ def _rows() -> dict[str, list[tuple[bytes, bytes]]]:
 
 def _build(repository: Repository) -> None:
     """Commit one epoch with all rows in one shard."""
-    coordinator = Coordinator.open(_job(), repository, RunOptions(parallelism=1))
+    coordinator = Coordinator.open(_job().plan, repository, RunOptions(parallelism=1))
     coordinator.begin()
     rows, changes = _rows(), Changes(tuple(STATES))
     for name, found in rows.items():

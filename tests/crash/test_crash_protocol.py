@@ -178,7 +178,7 @@ def test_killed_run_ends_as_an_uninterrupted_one(
     harness = Harness(tally, checkpoint=place / "checkpoint")
     assert state_of(harness, model) == model
     if backend == "rocksdb":
-        coordinator = Coordinator.open(tally_job(), repository)
+        coordinator = Coordinator.open(tally_job().plan, repository)
         assert copied_rows(coordinator, DiskCopies(place / "local")) == rows
 
 

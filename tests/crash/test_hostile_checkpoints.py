@@ -180,7 +180,7 @@ def go_on(root: Path, working: Path) -> None:
     """Run the job for an epoch, on RocksDB."""
     with contextlib.suppress(StatekitError):
         copies = DiskCopies(working, bases=BaseOptions(replay_seconds=0))
-        runner = LocalRunner(job(), Repository(root), copies, RunOptions(parallelism=3))
+        runner = LocalRunner(job().plan, Repository(root), copies, RunOptions(parallelism=3))
         runner.epoch({"steps": steps(9)})
 
 

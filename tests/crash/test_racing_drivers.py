@@ -79,7 +79,7 @@ def read_notes(place: Path) -> dict[int, list[tuple[str, int]]]:
 def make(place: str, *, notes_beginnings: bool) -> LocalRunner:
     copies = DiskCopies(Path(place) / "local")
     made = LocalRunner(
-        tally_job(GROUPS), Repository(Path(place) / "c"), copies, RunOptions(parallelism=2)
+        tally_job(GROUPS).plan, Repository(Path(place) / "c"), copies, RunOptions(parallelism=2)
     )
     made.coordinator.notes_beginnings = notes_beginnings
     return made
@@ -174,7 +174,7 @@ def start_a_new_checkpoint(place: str, together: Barrier) -> None:
         together.wait(PATIENCE_S)
         try:
             made = LocalRunner(
-                tally_job(GROUPS),
+                tally_job(GROUPS).plan,
                 Repository(Path(place) / f"c{number}"),
                 DiskCopies(Path(place) / "local"),
             )
@@ -204,6 +204,6 @@ def test_two_drivers_that_start_a_checkpoint_at_once_agree_on_the_job_file_of_th
         named = {repository.manifest(epoch).job_file.path for epoch in epochs}
         assert len(named) == 1  # each may have written one before it knew of the other
         found = repository.job_file(*named)
-        assert Coordinator.open(tally_job(), repository).job_file == found
+        assert Coordinator.open(tally_job().plan, repository).job_file == found
         model = plain_state(record for _ in epochs for record in records_of(0))
         assert state_of(Harness(tally, checkpoint=place), model) == model

@@ -226,7 +226,7 @@ def cannot_look(place: str) -> None:
         verify_checkpoint(checkpoint)
     assert stopped.value.exit_code == 2
     with pytest.raises(sk.StorageError, match=r"cannot open .*/closed/c: .* check that the store"):
-        LocalRunner(tally_job(GROUPS), Repository(checkpoint), DiskCopies(local))
+        LocalRunner(tally_job(GROUPS).plan, Repository(checkpoint), DiskCopies(local))
     with pytest.raises(sk.StorageError, match=r"cannot use the working copy at .*/closed/local"):
         advance(runner(Path(place) / "open", DiskCopies(local)))
 

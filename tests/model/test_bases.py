@@ -158,7 +158,7 @@ def test_state_of_shards_is_read_from_a_base_without_its_database(
     job.source("words", Word).process(seen_words)
     given = [f"w{number}" for number in range(60)]
     for start_at in range(0, 60, 10):
-        made = LocalRunner(job, Repository(root), copies, RunOptions(parallelism=2))
+        made = LocalRunner(job.plan, Repository(root), copies, RunOptions(parallelism=2))
         made.epoch({"words": [{"word": word} for word in given[start_at : start_at + 10]]})
         uploaded()
     (shards,) = (operator.shards for operator in last_of(root).operators.values())
@@ -170,7 +170,7 @@ def test_state_of_shards_is_read_from_a_base_without_its_database(
     for hidden in (root / "data").rglob("*.hidden"):
         hidden.rename(hidden.with_suffix(".sst"))
     shutil.rmtree(copies.root)
-    made = LocalRunner(job, Repository(root), copies, RunOptions(parallelism=1))
+    made = LocalRunner(job.plan, Repository(root), copies, RunOptions(parallelism=1))
     made.epoch({"words": [{"word": "last"}]})
     (held,) = words_in(root)
     assert sorted(held) == sorted([*given, "last"])
@@ -403,7 +403,10 @@ class Bases(RuleBasedStateMachine):
     ) -> None:
         repository = Repository(self.root)
         made = LocalRunner(
-            visits_job(), repository, self.copies(host), RunOptions(parallelism=self.parallelism)
+            visits_job().plan,
+            repository,
+            self.copies(host),
+            RunOptions(parallelism=self.parallelism),
         )
         for _ in range(epochs):
             self.now_us += seconds * 1_000_000

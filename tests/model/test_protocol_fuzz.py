@@ -399,7 +399,7 @@ class Protocol(RuleBasedStateMachine):
         if not branch.epochs:
             return
         job = inventory_job(branch.version)
-        specs = {operator.name: operator.declared.states for operator in job.operators}
+        specs = {operator.name: operator.declared.states for operator in job.plan.operators}
         made = rewrite_checkpoint(
             branch.repository, parallelism=parallelism, key_groups=key_groups, specs=specs
         )

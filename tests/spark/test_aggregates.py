@@ -118,7 +118,7 @@ def _found(runs: Runs, job: sk.Job, inputs: dict[str, Any]) -> dict[str, list[st
     def collect(name: str) -> Callable[[Any, int], None]:
         return lambda out, epoch: found.setdefault(name, []).extend(row[0] for row in out.collect())
 
-    outputs = {sink.name: collect(sink.name) for sink in job.sinks}
+    outputs = {sink.name: collect(sink.name) for sink in job.plan.sinks}
     runs.finish(job, inputs, outputs=outputs, parallelism=2)
     return {name: sorted(rows) for name, rows in found.items()}
 

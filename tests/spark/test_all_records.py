@@ -35,7 +35,7 @@ def _job() -> sk.Job:
 
 
 def test_results_are_those_of_a_run_in_one_process(runs: Runs) -> None:
-    names = [sink.name for sink in _job().sinks]
+    names = [sink.name for sink in _job().plan.sinks]
     sinks = {name: sk.sinks.parquet(runs.home / name) for name in names}
     schema = "bidder bigint, at timestamp, price bigint"
     for start in (0, 200):

@@ -104,7 +104,7 @@ def test_failed_records_of_a_stream_are_those_of_one_process(runs: Runs) -> None
         found = rows.setdefault(name, [])
         return lambda df, epoch: found.extend(tuple(row) for row in df.collect())
 
-    outputs = {sink.name: collected(sink.name) for sink in job.sinks}
+    outputs = {sink.name: collected(sink.name) for sink in job.plan.sinks}
     stream = runs.stream("orders", SCHEMA)
     query = runs.finish(job, {"orders": stream}, outputs=outputs, parallelism=3, drain=True)
     done = shop().run({"orders": [*orders(0), *orders(1)]}, epoch_size=60, drain=True)

@@ -45,7 +45,7 @@ def test_they_are_those_of_one_process(runs: Runs, caplog: pytest.LogCaptureFixt
         for n in range(450)
     ]
     made = job()
-    outputs = {sink.name: sk.sinks.parquet(runs.home / sink.name) for sink in made.sinks}
+    outputs = {sink.name: sk.sinks.parquet(runs.home / sink.name) for sink in made.plan.sinks}
     for piece in pieces(records, 225):
         runs.feed("events", [record._asdict() for record in piece])
     inputs = {"events": runs.stream("events", SCHEMA).repartition(3)}

@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
 @pytest.mark.parametrize("record", [Bid, Changing, Model])
 def test_they_are_those_of_a_run_in_one_process(runs: Runs, record: Any) -> None:
     given = _of(record)
-    names = [sink.name for sink in _job(record).sinks]
+    names = [sink.name for sink in _job(record).plan.sinks]
     sinks = {name: sk.sinks.parquet(runs.home / name) for name in names}
     parts = list(pieces(list(map(tuple, BIDS)), 16))
     for piece in parts:

@@ -104,7 +104,7 @@ def test_records_of_all_kinds_keep_all_that_they_hold(runs: Runs) -> None:
 
         return write
 
-    outputs = {sink.name: collect(sink.name) for sink in job.sinks}
+    outputs = {sink.name: collect(sink.name) for sink in job.plan.sinks}
     runs.feed("go", [{"user": "ann"}])
     df = runs.spark.read.parquet(str(runs.home / "go"))
     runs.finish(job, {"go": df}, outputs=outputs, parallelism=2)

@@ -134,7 +134,7 @@ def test_key_fields_of_every_type_are_routed_as_in_python(spark: SparkSession, n
     job.source("records", cls).process(sk.process(key="key")(take))
     batch = OutputType(cls, where="records").to_batch(records)
     frame = spark.createDataFrame(batch.to_pylist(), from_arrow_schema(batch.schema))
-    (operator,) = job.operators
+    (operator,) = job.plan.operators
     hashed = ", ".join(part for key in key_columns(frame, operator) for part in key.hashed)
     found = frame.selectExpr("n", f"pmod(xxhash64({hashed}), {GROUPS})").collect()
     assert dict(map(tuple, found)) == {of.n: key_group(of.key, GROUPS) for of in records}
@@ -152,6 +152,6 @@ def test_spellings_of_a_uuid_have_one_key_group(spark: SparkSession) -> None:
     job.source("records", cls).process(sk.process(key="key")(take))
     spelled = [str(one), str(one).upper(), one.hex, f"{{{one}}}", one.urn]
     frame = spark.createDataFrame([(text,) for text in spelled], "key string")
-    ((key,),) = (key_columns(frame, operator) for operator in job.operators)
+    ((key,),) = (key_columns(frame, operator) for operator in job.plan.operators)
     found = frame.selectExpr(f"pmod(xxhash64({key.expression}), {GROUPS})").distinct().collect()
     assert [row[0] for row in found] == [key_group(one, GROUPS)]

@@ -61,7 +61,7 @@ class SparkRun:
 
     def epoch(self, given: dict[str, list[Op]], parallelism: int, *, drain: bool) -> None:
         """Run an epoch, and the end of event time after the last one. Check the answers."""
-        rows: dict[str, list[Row]] = {sink.name: [] for sink in self.job.sinks}
+        rows: dict[str, list[Row]] = {sink.name: [] for sink in self.job.plan.sinks}
 
         def collect(name: str) -> Callable[[DataFrame, int], None]:
             return lambda df, epoch: rows[name].extend(df.collect())

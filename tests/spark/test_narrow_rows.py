@@ -54,18 +54,18 @@ def job_of(record: Any) -> sk.Job:
 
 
 def test_rows_of_numbers_instants_and_structs_of_them_are_narrow() -> None:
-    assert are_narrow(job_of(Reading))
+    assert are_narrow(job_of(Reading).plan)
 
 
 def test_first_records_of_each_key_are_narrow_though_combined_rows_have_lists_of_them() -> None:
     job = sk.Job("numbers")
     job.source("readings", Reading).last(on="sensor", by="at").sink("out")
-    assert are_narrow(job)
+    assert are_narrow(job.plan)
 
 
 @pytest.mark.parametrize("record", [Named, Several])
 def test_rows_with_a_text_or_a_list_are_not_narrow(record: Any) -> None:
-    assert not are_narrow(job_of(record))
+    assert not are_narrow(job_of(record).plan)
 
 
 @sk.process(key="sensor")
@@ -77,13 +77,13 @@ def counted(record: dict[str, Any], count: sk.ValueState[int]) -> Iterator[int]:
 def test_rows_of_any_columns_are_not_narrow() -> None:
     job = sk.Job("numbers")
     job.source("readings", dict).process(counted).sink("out")
-    assert not are_narrow(job)
+    assert not are_narrow(job.plan)
 
 
 def test_outputs_with_a_text_are_not_narrow() -> None:
     job = sk.Job("numbers")
     job.source("readings", Reading).flat_map(text_of).sink("out")
-    assert not are_narrow(job)
+    assert not are_narrow(job.plan)
 
 
 def test_batches_of_narrow_rows_end_by_their_number_of_rows(spark: SparkSession) -> None:

@@ -127,7 +127,7 @@ def feed(runs: Runs, given: list[Move]) -> DataFrame:
 def run(
     runs: Runs, job: sk.Job, stream: DataFrame, **options: Any
 ) -> dict[str, list[dict[str, Any]]]:
-    names = [sink.name for sink in job.sinks]
+    names = [sink.name for sink in job.plan.sinks]
     outputs = {name: sk.sinks.parquet(runs.home / name) for name in names}
     runs.finish(job, {"moves": stream}, outputs=outputs, **options)
     return {name: runs.parquet(name) for name in names}

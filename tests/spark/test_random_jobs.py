@@ -27,7 +27,7 @@ def _states(made: RandomJob, checkpoint: Path, scratch: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_random_job_gives_the_same_in_one_process_and_on_spark(runs: Runs, seed: int) -> None:
     made = RandomJob(seed)
-    sinks = [sink.name for sink in made.job.sinks]
+    sinks = [sink.name for sink in made.job.plan.sinks]
     given: dict[str, list[Any]] = {
         name: [record for piece in made.pieces for record in piece[name]] for name in made.pieces[0]
     }

@@ -125,7 +125,7 @@ def test_an_epoch_that_another_run_commits_meanwhile_is_refused_before_the_sink(
 
 def test_a_checkpoint_of_another_job_is_refused(runs: Runs, stopped: list[Event]) -> None:
     job = sk.Job("another")
-    job.source("events", Event).process(counting_job().operators[0].declared).sink("counted")
+    job.source("events", Event).process(counting_job().plan.operators[0].declared).sink("counted")
     with pytest.raises(sk.RestoreError, match=r"checkpoint of job 'counting', not of 'another'"):
         _go_on(runs, job)
     _go_on(runs)
@@ -419,4 +419,4 @@ def test_a_record_that_changes_its_key_is_refused(runs: Runs) -> None:
     job = _job_of(trimmed, Trimmed)
     df = runs.spark.createDataFrame([(f" w{number}",) for number in range(20)], "word string")
     with pytest.raises(sk.ProcessError, match="changes its key"):
-        runs.start(job, {job.sources[0].name: df})
+        runs.start(job, {job.plan.sources[0].name: df})

@@ -161,7 +161,7 @@ def plain(value: Any) -> Any:
 
 def in_process(job: sk.Job) -> dict[str, list[Any]]:
     done = job.run({"orders": [*orders(0), *orders(1)]}, epoch_size=120, drain=False)
-    return {sink.name: sorted(map(repr, map(plain, done[sink.name]))) for sink in job.sinks}
+    return {sink.name: sorted(map(repr, map(plain, done[sink.name]))) for sink in job.plan.sinks}
 
 
 @pytest.mark.parametrize(
@@ -194,25 +194,25 @@ def test_outputs_of_every_type_are_those_of_one_process(
     job = made()
     for batch in (0, 1):
         runs.feed("orders", [order._asdict() for order in orders(batch)])
-    outputs = {sink.name: collect(sink.name) for sink in job.sinks}
+    outputs = {sink.name: collect(sink.name) for sink in job.plan.sinks}
     stream = runs.stream("orders", SCHEMA)
     runs.finish(job, {"orders": stream}, outputs=outputs, parallelism=3, drain=False)
-    found = {sink.name: sorted(map(repr, map(plain, rows[sink.name]))) for sink in job.sinks}
+    found = {sink.name: sorted(map(repr, map(plain, rows[sink.name]))) for sink in job.plan.sinks}
     assert found == in_process(made())
 
 
 def test_functions_run_in_the_tasks_of_operators_where_their_key_is_kept() -> None:
-    (chain,) = chains(in_one_chain())
+    (chain,) = chains(in_one_chain().plan)
     assert [operator.name for operator in chain.operators] == ["watch", "alerts_of"]
     inside = [[each.name for each in transforms] for transforms in chain.transforms]
     assert inside == [["large", "halves", "tripled"], ["watch.Alert"]]
     assert [each.name for each in chain.after] == ["label"]
-    (apart,) = chains(with_other_keys(), strayed={"watch"})
+    (apart,) = chains(with_other_keys().plan, strayed={"watch"})
     assert apart.transforms == ((),)
 
 
 def test_no_function_runs_in_the_tasks_of_two_operators() -> None:
-    before, behind = chains(with_functions_that_a_whole_key_prevents())
+    before, behind = chains(with_functions_that_a_whole_key_prevents().plan)
     assert [each.name for each in before.after] == ["watch.Total", "label", "large"]
     assert behind.transforms == ((),)
     assert behind.streams == (before.output,) == ("large",)

@@ -190,7 +190,7 @@ def test_no_text_has_the_value_of_a_secret_option(runs: Runs, tmp_path: Path) ->
 def test_a_job_with_a_source_of_spark_is_pickled(tmp_path: Path) -> None:
     source = sk.sources.spark("delta", options={"path": "/data"}, schema="customer string")
     job = cloudpickle.loads(cloudpickle.dumps(job_of(source, tmp_path)))
-    assert job.sources[0].source == source
+    assert job.plan.sources[0].source == source
     assert "source orders: spark('delta', path='/data'), a stream" in job.explain()
 
 

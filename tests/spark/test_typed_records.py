@@ -287,7 +287,7 @@ def test_keys_of_every_type_and_all_of_them_at_once(runs: Runs, zone: str) -> No
 
         return write
 
-    outputs = {sink.name: collect(sink.name) for sink in job.sinks}
+    outputs = {sink.name: collect(sink.name) for sink in job.plan.sinks}
     runs.finish(job, {"keys": df}, outputs=outputs, parallelism=3)
 
     expected = job.run({"keys": _keys()}, parallelism=3)

@@ -45,7 +45,7 @@ def job() -> sk.Job:
 @pytest.mark.slow
 def test_windows_of_event_time_are_those_of_one_process(runs: Runs) -> None:
     made = job()
-    outputs = {sink.name: sk.sinks.parquet(runs.home / sink.name) for sink in made.sinks}
+    outputs = {sink.name: sk.sinks.parquet(runs.home / sink.name) for sink in made.plan.sinks}
     for piece in pieces(RECORDS, 75):
         runs.feed("events", [record._asdict() for record in piece])
     inputs = {"events": runs.stream("events", SCHEMA).repartition(3)}

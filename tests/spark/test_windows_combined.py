@@ -67,7 +67,7 @@ def job() -> sk.Job:
     )
     single.sink("single")
     for name in ("rows", "single"):
-        sk.Stream(made, name).late.sink(f"late-{name}")
+        sk.Stream(made.plan, name).late.sink(f"late-{name}")
     windows.max("weight", name="heaviest").sink("heaviest")
     counted: dict[str, Any] = {"seen": sk.Count(), "values": sk.Count("value")}
     counted |= {"total": sk.Sum("value"), "least": sk.Min("value")}
@@ -93,7 +93,7 @@ def operators(runs: Runs) -> list[dict[str, OperatorEpoch]]:
 def test_they_are_those_of_single_records_and_of_one_process(runs: Runs, partitions: int) -> None:
     """Of one partition few records are combined in their shards, of three before the shuffle."""
     made, records = job(), given(300)
-    outputs = {sink.name: sk.sinks.parquet(runs.home / sink.name) for sink in made.sinks}
+    outputs = {sink.name: sk.sinks.parquet(runs.home / sink.name) for sink in made.plan.sinks}
     for piece in pieces(records, 100):
         runs.feed("events", [record._asdict() for record in piece])
     inputs = {"events": runs.stream("events", SCHEMA).repartition(partitions)}

@@ -44,7 +44,7 @@ class Copied:
     def __init__(self, home: Path, *, keeping: int) -> None:
         self.checkpoint, self.copy, self._copies = home / "c", home / "copy", home / "local"
         self._job = LocalRunner(
-            tally_job(GROUPS),
+            tally_job(GROUPS).plan,
             Repository(self.checkpoint),
             DiskCopies(self._copies, bases=EAGER),
             RunOptions(parallelism=2, retention=sk.Retention(epochs=keeping)),
@@ -97,7 +97,7 @@ class Copied:
 
 def expected_after(epochs: int) -> Any:
     made = LocalRunner(
-        tally_job(GROUPS), Repository.in_memory(), MemoryCopies(), RunOptions(parallelism=2)
+        tally_job(GROUPS).plan, Repository.in_memory(), MemoryCopies(), RunOptions(parallelism=2)
     )
     for number in range(epochs):
         made.epoch({"records": entries(number, COUNT)})
@@ -120,7 +120,7 @@ def test_a_copy_manifests_first_is_intact_whatever_is_committed_and_collected_me
 
     local = DiskCopies(tmp_path / "other")
     goes_on = LocalRunner(
-        tally_job(GROUPS), Repository(made.copy), local, RunOptions(parallelism=3)
+        tally_job(GROUPS).plan, Repository(made.copy), local, RunOptions(parallelism=3)
     )
     for number in range(BEFORE, BEFORE + 3):
         assert goes_on.coordinator.epoch == number
@@ -145,4 +145,4 @@ def test_a_copy_that_takes_longer_than_epochs_are_kept_is_refused(tmp_path: Path
     assert (finding.kind, finding.path) == ("manifest", "epochs")
     assert "no later epoch" in finding.what
     with pytest.raises(CorruptCheckpointError, match="no later epoch"):
-        LocalRunner(tally_job(GROUPS), Repository(made.copy), DiskCopies(tmp_path / "other"))
+        LocalRunner(tally_job(GROUPS).plan, Repository(made.copy), DiskCopies(tmp_path / "other"))

@@ -33,7 +33,7 @@ SECRETS = ("AKIASENTINEL", "sentinel/of+the", "sentinel-of-the-token")
 def run(url: str, working: Path, epochs: int) -> LocalRunner:
     """Epochs of two shards, each with bases as soon as they are uploaded, and two epochs kept."""
     made = LocalRunner(
-        tally_job(GROUPS),
+        tally_job(GROUPS).plan,
         Repository(url),
         DiskCopies(working, bases=EAGER),
         RunOptions(parallelism=2, retention=sk.Retention(epochs=2)),
@@ -55,7 +55,7 @@ def test_a_job_with_bases_and_retention_on_a_faulty_store_has_the_results_of_one
     caplog.set_level(logging.DEBUG)
     proxy.__dict__.update(rate=0.1, kinds=[kind for kind in FAULTS if kind != "hang"])
     made = run(s3, tmp_path / "here", 6)
-    in_memory = LocalRunner(tally_job(GROUPS), Repository.in_memory(), MemoryCopies())
+    in_memory = LocalRunner(tally_job(GROUPS).plan, Repository.in_memory(), MemoryCopies())
     for epoch in range(6):
         in_memory.epoch({"records": entries(epoch, 40)})
     expected = comparable(committed_rows(in_memory.coordinator.repository, GROUPS))
@@ -127,7 +127,7 @@ def test_a_large_table_of_a_base_is_read_completely_or_not_at_all(
     blocks = [Block(f"k{number}", 1_000_000) for number in range(12)]
     one_table = sk.RocksOptions(write_buffer_bytes=64 * 1024 * 1024)
     copies = DiskCopies(tmp_path / "here", one_table, bases=EAGER)
-    made = LocalRunner(job, Repository(s3), copies, RunOptions(parallelism=1))
+    made = LocalRunner(job.plan, Repository(s3), copies, RunOptions(parallelism=1))
     for records in (blocks, *[[Block("last", 1)]] * 9):  # to read a large base takes long, too
         made.epoch({"blocks": records})
         assert uploader().drain(60)

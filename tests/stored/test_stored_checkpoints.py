@@ -142,7 +142,7 @@ def test_a_stored_savepoint_restores_as_if_nothing_had_happened(
     stored = copied("all-kinds", tmp_path)
     expected = gone_on(stored, parallelism)
     job = recipe_all_kinds.build_job()
-    job.key_groups = key_groups
+    job.plan.key_groups = key_groups
     options: dict[str, Any] = {"parallelism": parallelism, "from_savepoint": SAVED}
     made = recipe_all_kinds.run(job, tmp_path / "new", READ + 18, **options)
     assert {name: sorted(map(repr, told)) for name, told in made.items()} == expected

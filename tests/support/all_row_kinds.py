@@ -123,6 +123,6 @@ def stored(repository: Repository) -> dict[str, str]:
 
 def reopened(harness: Harness, parallelism: int | None) -> Harness:
     """The same harness, with the shards and the key groups that its checkpoint has now."""
-    harness._job.key_groups = None
+    harness._job.plan.key_groups = None
     harness._runner = harness._start(parallelism)
     return harness

@@ -60,7 +60,7 @@ def runner(
 ) -> LocalRunner:
     """The job, as a driver that starts now has it."""
     job, repository = tally_job(GROUPS), Repository(root)
-    return LocalRunner(job, repository, copies, RunOptions(parallelism=parallelism, **options))
+    return LocalRunner(job.plan, repository, copies, RunOptions(parallelism=parallelism, **options))
 
 
 def records_of(epoch: int, count: int = COUNT, keys: int = KEYS) -> list[Entry]:
@@ -92,7 +92,7 @@ class _Undisturbed:
 
     def __init__(self, count: int, keys: int) -> None:
         self._count, self._keys = count, keys
-        self._made = LocalRunner(tally_job(GROUPS), Repository.in_memory(), MemoryCopies())
+        self._made = LocalRunner(tally_job(GROUPS).plan, Repository.in_memory(), MemoryCopies())
         self._rows: list[dict[str, Any]] = [comparable({state: {} for state in STATES})]
 
     def after(self, epochs: int) -> dict[str, Any]:

@@ -230,7 +230,7 @@ def _run(life: Life) -> None:
     faults.install()
     began = time.monotonic_ns()
     runner = LocalRunner(
-        crash_job(),
+        crash_job().plan,
         _repository(life),
         DiskCopies(life.home / "working", options, BASES[life.bases]),
         RunOptions(

@@ -195,7 +195,7 @@ class DocumentJob:
         self._add_windows(orders)
         if self._random.random() < 0.5:
             self._add_store(orders, customers)
-        if not self.job.operators:
+        if not self.job.plan.operators:
             orders.process(total)
 
     def _add_windows(self, orders: sk.Stream[Order]) -> None:

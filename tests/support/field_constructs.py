@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StateSchemaError
+from statekit.job.plan import Input
+from statekit.records.union import records_of
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import MemoryCopies
 
@@ -100,8 +102,9 @@ def of_two_types(orders: Orders, named: Fields) -> sk.Stream[Any]:
         number.update((number.get() or 0) + 1)
         yield number.get() or 0
 
-    job: Any = orders.job
-    return orders.union(job.source("refunds", Refund)).process(seen, name="op")
+    orders.plan.sources.append(Input("refunds", records_of(Refund, where="refunds")))
+    refunds: sk.Stream[Refund] = sk.Stream(orders.plan, "refunds")
+    return orders.union(refunds).process(seen, name="op")
 
 
 def with_timers(orders: Orders, named: Fields) -> sk.Stream[Any]:
@@ -184,14 +187,14 @@ def job_of(construct: Construct, named: Fields) -> sk.Job:
 
 def begun(job: sk.Job, repository: Repository) -> Repository:
     """A checkpoint with an epoch of the job."""
-    LocalRunner(job, repository, MemoryCopies()).epoch({"orders": ORDERS})
+    LocalRunner(job.plan, repository, MemoryCopies()).epoch({"orders": ORDERS})
     return repository
 
 
 def refusal(job: sk.Job, repository: Repository) -> str:
     """Why a job does not start on a checkpoint; "" if it does."""
     try:
-        LocalRunner(job, repository, MemoryCopies())
+        LocalRunner(job.plan, repository, MemoryCopies())
     except StateSchemaError as error:
         return str(error)
     return ""

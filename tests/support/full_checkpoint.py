@@ -75,7 +75,9 @@ def steps(number: int) -> list[Step]:
 
 def run(repository: Repository, first: int, last: int, parallelism: int) -> None:
     """Some epochs, each with its own records and processing time."""
-    runner = LocalRunner(job(), repository, MemoryCopies(), RunOptions(parallelism=parallelism))
+    runner = LocalRunner(
+        job().plan, repository, MemoryCopies(), RunOptions(parallelism=parallelism)
+    )
     for number in range(first, last + 1):
         at = datetime_to_micros(START + dt.timedelta(seconds=20 * number + 20))
         runner.epoch({"steps": steps(number)}, at_us=at)
@@ -139,7 +141,7 @@ def _run_on_disk(
     """Run epochs of one record each, and wait for the uploads that they began."""
     options = BaseOptions(replay_seconds=0, bases=bases, uploaded_per_changed=100)
     copies = DiskCopies(working, bases=options)
-    runner = LocalRunner(_smaller(), repository, copies, RunOptions(parallelism=parallelism))
+    runner = LocalRunner(_smaller().plan, repository, copies, RunOptions(parallelism=parallelism))
     for _ in range(epochs):
         number = runner.coordinator.epoch
         at = datetime_to_micros(START + dt.timedelta(seconds=20 * number + 20))

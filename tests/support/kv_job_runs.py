@@ -70,7 +70,7 @@ class StoreRun:
             allow_dropped_state=bool(self.removed),
             clock=lambda: datetime_to_micros(self.model.now),
         )
-        self.runner = LocalRunner(job, self.repository, MemoryCopies(), options)
+        self.runner = LocalRunner(job.plan, self.repository, MemoryCopies(), options)
 
     def pass_time(self, seconds: int) -> None:
         """Advance the processing time, by which values of a store without event time expire."""

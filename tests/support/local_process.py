@@ -43,7 +43,7 @@ def run(home: Path, seed: int, parallelism: int, ready: Connection) -> None:
     out = home / "out"
     out.mkdir(parents=True, exist_ok=True)
     runner = LocalRunner(
-        counting_job(),
+        counting_job().plan,
         Repository(home / "checkpoint"),
         DiskCopies(home / "working", options),
         RunOptions(parallelism=parallelism),

@@ -165,12 +165,12 @@ def main() -> None:
     )
     job.start(
         spark,
-        {source.name: df for source in job.sources},
+        {source.name: df for source in job.plan.sources},
         outputs={d.name: sk.sinks.parquet(home / "out" / d.name) for _, d in DECLARED},
         checkpoint=home / "checkpoint",
         working_directory=home / "working",
     )
-    records = {s.name: [s.record_type.cls(**row) for row in rows] for s in job.sources}
+    records = {s.name: [s.record_type.cls(**row) for row in rows] for s in job.plan.sources}
     expected = job.run(records)
     for _, declared in DECLARED:
         assert declared.output_type is not None

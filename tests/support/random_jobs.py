@@ -206,11 +206,11 @@ class RandomJob:
             made = stream.process(declared, broadcast=rules if kind is _ruled else ())
             streams.append((made, cls))
         for stream, _ in streams:  # without a sink, operators may share a pass
-            if not job.consumers_of(stream.name) or chosen.random() < 0.3:
+            if not job.plan.consumers_of(stream.name) or chosen.random() < 0.3:
                 stream.sink(f"{stream.name}-out")
         self.states = {
             operator.name: [s.name for s in operator.declared.states if not s.kind.is_local]
-            for operator in job.operators
+            for operator in job.plan.operators
         }
         self.pieces = [
             {

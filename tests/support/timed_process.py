@@ -115,7 +115,10 @@ def run(home: Path, seed: int, parallelism: int, ready: Connection) -> None:
     mutation.BATCH_BYTES_MAX = 2_000  # epochs that spill
     copies = DiskCopies(home / "working", RocksOptions(write_buffer_bytes=64 * 1024))
     runner = LocalRunner(
-        timed_job(), Repository(home / "checkpoint"), copies, RunOptions(parallelism=parallelism)
+        timed_job().plan,
+        Repository(home / "checkpoint"),
+        copies,
+        RunOptions(parallelism=parallelism),
     )
 
     def write(sink: str, records: list[object], epoch: int) -> None:

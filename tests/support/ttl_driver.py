@@ -142,7 +142,7 @@ def rows_left(harness: JobDriver) -> dict[str, int]:
 
     The rows and bytes that its manifest tells of are compared with them.
     """
-    (operator,) = harness._job.operators
+    (operator,) = harness._job.plan.operators
     name, coordinator = operator.name, harness._runner.coordinator
     assert coordinator.last is not None
     families = tuple({*operator.declared.families, EXPIRY})

@@ -19,6 +19,7 @@ import statekit.testing
 import statekit.testing.machines
 import statekit.testing.models
 from statekit.backend.interface import Backend
+from statekit.job.stream import Windowed
 from statekit.working_copy import lock
 
 PUBLIC = [
@@ -159,6 +160,32 @@ MODULES = {
     "statekit.testing.models": (statekit.testing.models, TESTING_MODELS),
     "statekit.spark": (statekit.spark, SPARK),
 }
+
+MEMBERS = {
+    statekit.Job: """
+        add bootstrap check explain from_json json_schema key_groups name plan run source start
+        to_json
+        """,
+    statekit.Stream: """
+        aggregate count distinct errors filter first flat_map join last late lookup map map_async
+        name names of plan process record_class select sink top union window
+        """,
+    Windowed: "aggregate collect count last max mean min plan sum top",
+    statekit.KVStore: """
+        added_to append changes compare_and_set count exists expire first function get get_with
+        increment last late multi_get multi_scan persist plan put put_if_absent reduce remove
+        remove_range scan trim update versions
+        """,
+    statekit.Context: """
+        epoch event_time input key operator processing_time shard timers watermark
+        """,
+    statekit.Replica: """
+        all_views at checkpoint_id close epoch epoch_id get get_many oldest_epoch refresh status
+        wait_for wait_for_other
+        """,
+}
+"""What completion lists of the objects that users hold."""
+
 EVERY = [(module, name) for module, (_, names) in MODULES.items() for name in names]
 
 
@@ -192,6 +219,11 @@ def test_completion_of_a_package_lists_its_public_names_only(module: ModuleType)
     assert listed.pop() is None
     names = {str(each).removeprefix("module.").rstrip("()") for each in listed}
     assert names == set(module.__all__)
+
+
+@pytest.mark.parametrize("cls", MEMBERS, ids=lambda cls: cls.__name__)
+def test_completion_of_an_object_lists_its_public_names_only(cls: type) -> None:
+    assert [name for name in dir(cls) if not name.startswith("_")] == MEMBERS[cls].split()
 
 
 @pytest.mark.parametrize(("module", "name"), EVERY)

@@ -106,9 +106,9 @@ def declared_states(
     """
     if job is None:
         return {}
-    check_job_name(stored, job, repository.url)
-    next_job_file(stored, job.operators, allow_dropped_state=False)
-    specs_of = {operator.name: operator.declared.states for operator in job.operators}
+    check_job_name(stored, job.plan, repository.url)
+    next_job_file(stored, job.plan.operators, allow_dropped_state=False)
+    specs_of = {operator.name: operator.declared.states for operator in job.plan.operators}
     for operator in stored.operators:
         specs = {spec.name: spec for spec in specs_of.get(operator.name, ())}
         for state in operator.states:

@@ -120,7 +120,7 @@ class CheckpointTransform:
                 target.clean_up()
                 return _result(target.completed)
             try:
-                with Transformation(source, job, shards, allow_pickle=allow_pickle) as old:
+                with Transformation(source, job.plan, shards, allow_pickle=allow_pickle) as old:
                     return self._written(old, target, progress)
             except BaseException:
                 target.withdraw()
@@ -150,7 +150,7 @@ class CheckpointTransform:
                 f"the function of the new job returns {shown(job)}, and no job. Nothing was "
                 "written: return the job"
             )
-        if not job.operators:
+        if not job.plan.operators:
             raise StateTypeError(
                 f"job {job.name!r} has no operator, and so no state. Nothing was written: add one "
                 "with process(), window() or an aggregate"

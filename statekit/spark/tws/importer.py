@@ -105,7 +105,7 @@ class SparkImport:
                 "import again; nothing is lost"
             )
         if parallelism is None:
-            parallelism = default_parallelism(spark, job, repository)
+            parallelism = default_parallelism(spark, job.plan, repository)
         assert parallelism is not None, "the checkpoint has no epoch"
         self._shards = check_parallelism(parallelism, self._groups)
         with self.found.as_written():
@@ -177,7 +177,7 @@ class SparkImport:
             id=unique_id() if stored is None else stored[0].id,
             name=self._job.name,
             key_groups=self._groups,
-            operators=tuple(operator.record() for operator in self._job.operators),
+            operators=tuple(operator.record() for operator in self._job.plan.operators),
             imported=self.found.query,
         )
 
@@ -217,7 +217,7 @@ class SparkImport:
     def _operators(self, reports: OperatorReports) -> dict[str, OperatorEpoch]:
         """Return all operators after the import: the one with the state, and empty ones."""
         blank = OperatorEpoch(shards=tuple(blank_shards(self._shards, self._groups)))
-        operators = {operator.name: blank for operator in self._job.operators}
+        operators = {operator.name: blank for operator in self._job.plan.operators}
         after = reports.combined(None, self._operator.record().holds, None)
         position = after.at_rest(after.shards, **self._event_time())
         return {**operators, self._operator.name: position}
@@ -238,7 +238,7 @@ class SparkImport:
 
 def _operator_of(job: Job) -> tuple[Operator, ProcessorProcess]:
     operators = [
-        (op, op.declared) for op in job.operators if isinstance(op.declared, ProcessorProcess)
+        (op, op.declared) for op in job.plan.operators if isinstance(op.declared, ProcessorProcess)
     ]
     if len(operators) != 1:
         names = ", ".join(repr(operator.name) for operator, _ in operators) or "none"

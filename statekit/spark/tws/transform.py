@@ -107,7 +107,7 @@ class Transformed:
         start_options = StartOptions(parallelism=parallelism, trigger=trigger, **options)
         inputs, first_inputs = {_INPUT: self._df}, self._first_inputs
         return start_once(
-            self.job, spark, inputs, self._outputs, checkpoint, start_options, first_inputs
+            self.job.plan, spark, inputs, self._outputs, checkpoint, start_options, first_inputs
         )
 
     def importing(
@@ -236,7 +236,7 @@ def _row_of(above: Transformed | None) -> Any:
     """Return the row class of another processor's outputs."""
     if above is None:
         return None
-    records = above.job.record_of(above.stream.name)
+    records = above.job.plan.record_of(above.stream.name)
     assert records is not None, "it yields rows"
     return records.members[0].cls
 

@@ -269,5 +269,5 @@ def _check_that_most_run(subject: Subject, checked: Sequence[Property]) -> None:
 
 def _by_source(subject: Subject, history: Sequence[Any]) -> History:
     """Return a history by epoch and source: records alone are those of the first source."""
-    name = subject.job.sources[0].name
+    name = subject.job.plan.sources[0].name
     return [dict(each) if isinstance(each, Mapping) else {name: list(each)} for each in history]

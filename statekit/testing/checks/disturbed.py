@@ -224,7 +224,7 @@ def _not_redistributed(subject: Subject, one: Observed, shards: list[int]) -> st
 def recut(subject: Subject, history: History, sizes: list[int]) -> Observed:
     """Run the same records in other epochs."""
     waiting: dict[str, Iterator[Any]] = {}
-    for source in subject.job.sources:
+    for source in subject.job.plan.sources:
         waiting[source.name] = iter(
             [record for epoch in history for record in epoch.get(source.name, ())]
         )

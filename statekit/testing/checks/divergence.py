@@ -109,7 +109,7 @@ def _body(
     """
     yield "history = ["
     for epoch in history:
-        if len(subject.job.sources) == 1:
+        if len(subject.job.plan.sources) == 1:
             yield from _indented(
                 _listed(writer, "", [each for some in epoch.values() for each in some])
             )

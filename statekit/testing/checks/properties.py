@@ -98,7 +98,7 @@ def _queries(subject: Subject, history: History, _: None) -> RunDifference | Non
     if subject.plain_run(history) is None:
         return None
     repository = Repository.in_memory()
-    replica = FollowedReplica(subject.job, repository)
+    replica = FollowedReplica(subject.job.plan, repository)
 
     def disturb(harness: JobHarness, number: int) -> JobHarness:
         if 0 < number <= len(history):
@@ -109,7 +109,9 @@ def _queries(subject: Subject, history: History, _: None) -> RunDifference | Non
         observed = subject.run(history, disturb, harness=subject.harness(1, "memory", repository))
     finally:
         replica.close()
-    return alone(replica.misread or misread(subject.job, repository, observed.contents), observed)
+    return alone(
+        replica.misread or misread(subject.job.plan, repository, observed.contents), observed
+    )
 
 
 def _in_place(subject: Subject, history: History, _: None) -> RunDifference | None:
@@ -170,7 +172,7 @@ def _if_divisible(subject: Subject) -> str | None:
 
 
 def _if_cuts_do_not_matter(subject: Subject) -> str | None:
-    for operator in subject.job.operators:
+    for operator in subject.job.plan.operators:
         if len(operator.streams) > 1:
             return f"{operator.name} has several inputs, and no order between their records"
     for declared in subject.functions:
@@ -205,7 +207,7 @@ def _if_ordered(subject: Subject) -> str | None:
 
 
 def _if_modelled(subject: Subject) -> str | None:
-    if is_modelled(subject.job):
+    if is_modelled(subject.job.plan):
         return None
     return "has operators without a key or with operator state, which plain Python has no model of"
 

@@ -130,7 +130,7 @@ class JobDriver:
                 weakref.finalize(self, _remove_copies, self._directory)
             copies = DiskCopies(self._directory)
         return LocalRunner(
-            self._job,
+            self._job.plan,
             self._repository,
             copies,
             RunOptions(parallelism=parallelism, allow_dropped_state=self._allow_dropped_state),
@@ -282,7 +282,7 @@ class JobDriver:
         last = self._runner.coordinator.last
         late = 0 if last is None else sum(each.late_so_far for each in last.operators.values())
         found = EpochContents({}, {}, {}, {}, late)
-        for operator in self._job.operators:
+        for operator in self._job.plan.operators:
             for spec in operator.declared.states:
                 if spec.kind.is_local:
                     of_shards = self._operator_state_of(operator, spec.name)
@@ -385,7 +385,7 @@ class JobDriver:
 
 def memory_of(job: Job) -> ProcessMemory:
     """Return the memory of the functions of a job outside of states, as it is now."""
-    return ProcessMemory(job, [operator.declared.fn for operator in job.operators])
+    return ProcessMemory(job, [operator.declared.fn for operator in job.plan.operators])
 
 
 def stored_epochs(

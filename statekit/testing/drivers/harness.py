@@ -83,7 +83,7 @@ class Harness(JobDriver, Generic[U]):
 
     @property
     def _operator(self) -> Operator:
-        (operator,) = self._job.operators
+        (operator,) = self._job.plan.operators
         return operator
 
     def send(self, *records: Any, broadcast: Sequence[Any] = ()) -> list[U]:
@@ -102,7 +102,7 @@ class Harness(JobDriver, Generic[U]):
                 f"{self.process.name} handles no broadcast records: decorate a function with "
                 f"@{self.process.name}.on_broadcast"
             )
-        names = [source.name for source in self._job.sources]
+        names = [source.name for source in self._job.plan.sources]
         given = dict(zip(names, (records, broadcast), strict=False))
         return self._outputs(self._epoch(given))
 
@@ -240,7 +240,7 @@ def process_of(given: Process[Any, Any, Any] | Stream[Any], who: str) -> Process
     Parameters:
         who: the begin of the error message, such as "a Harness drives".
     """
-    declared = given.declared if isinstance(given, Stream) else given
+    declared = given.plan.process_of(given.name) if isinstance(given, Stream) else given
     if not isinstance(declared, Process):
         raise StateTypeError(
             f"{who} a function decorated with @process, or an operator, not {shown(given)}: "

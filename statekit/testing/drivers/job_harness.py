@@ -12,7 +12,7 @@ from typing import Any
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError, StatekitError, StateTypeError
 from statekit.job.job import Job
-from statekit.job.plan import Operator
+from statekit.job.plan import Operator, Plan
 from statekit.job.progress import OutputCallback
 from statekit.shown import shown
 from statekit.state.timers import Timer
@@ -79,7 +79,7 @@ class JobHarness(JobDriver):
                 "function to a Harness"
             )
         self.job = job
-        self.outputs: dict[str, list[Any]] = {sink.name: [] for sink in job.sinks}
+        self.outputs: dict[str, list[Any]] = {sink.name: [] for sink in job.plan.sinks}
         super().__init__(
             job,
             parallelism,
@@ -101,8 +101,8 @@ class JobHarness(JobDriver):
         Raises:
             StateTypeError: there is no such source.
         """
-        if unknown := [name for name in records if not self.job.is_source(name)]:
-            names = ", ".join(source.name for source in self.job.sources)
+        if unknown := [name for name in records if not self.job.plan.is_source(name)]:
+            names = ", ".join(source.name for source in self.job.plan.sources)
             raise StateTypeError(
                 f"job {self.job.name!r} has no source {shown(unknown[0])}: it has {names}"
             )
@@ -149,7 +149,7 @@ class JobHarness(JobDriver):
         """Let event time end, as at the end of a bounded run: all windows and event-time timers
         fire, one operator of a chain after the other. Return the records of each sink.
         """
-        found: dict[str, list[Any]] = {sink.name: [] for sink in self.job.sinks}
+        found: dict[str, list[Any]] = {sink.name: [] for sink in self.job.plan.sinks}
         while not self.is_drained:
             for name, records in self._taken(self._epoch(what="drain")).items():
                 found[name] += records
@@ -170,7 +170,7 @@ class JobHarness(JobDriver):
         Raises:
             StateTypeError: there are none.
         """
-        readers = timed_readers(self.job)
+        readers = timed_readers(self.job.plan)
         if not readers:
             raise StateTypeError(
                 f"no operator of job {self.job.name!r} that reads a source has a watermark: "
@@ -225,7 +225,7 @@ class JobHarness(JobDriver):
     @property
     def has_watermark(self) -> bool:
         """True if an operator that reads a source has event time."""
-        return bool(timed_readers(self.job))
+        return bool(timed_readers(self.job.plan))
 
     @property
     def watermark(self) -> dt.datetime | None:
@@ -234,7 +234,7 @@ class JobHarness(JobDriver):
         """
         coordinator = self._runner.coordinator
         coordinator.begin(at_us=self._now_us)  # records of the last epoch advance the next one's
-        reached = [coordinator.watermarks_us[name] for name in timed_readers(self.job)]
+        reached = [coordinator.watermarks_us[name] for name in timed_readers(self.job.plan)]
         latest = max(reached, default=BEGINNING)
         return None if latest == BEGINNING else instant(latest)
 
@@ -256,19 +256,19 @@ class JobHarness(JobDriver):
         """Return a harness that starts from a directory of `checkpoint`, or from a savepoint. The
         directory does not change.
         """
-        functions = [operator.declared for operator in job.operators]
+        functions = [operator.declared for operator in job.plan.operators]
         repository = stored_epochs(path, parallelism, job.key_groups, functions)
         return cls(job, parallelism, backend, repository, allow_dropped_state=allow_dropped_state)
 
     def _operator(self, name: str) -> Operator:
-        for each in self.job.operators:
+        for each in self.job.plan.operators:
             if each.name == name:
                 return each
-        names = ", ".join(each.name for each in self.job.operators)
+        names = ", ".join(each.name for each in self.job.plan.operators)
         raise QueryError(f"job {self.job.name!r} has no operator {shown(name)}: it has {names}")
 
     def _callbacks(self, published: dict[str, list[Any]]) -> dict[str, OutputCallback]:
-        return {sink.name: partial(_put, published, sink.name) for sink in self.job.sinks}
+        return {sink.name: partial(_put, published, sink.name) for sink in self.job.plan.sinks}
 
     def _taken(self, emitted: dict[str, list[Any]]) -> dict[str, list[Any]]:
         for name, records in emitted.items():
@@ -276,7 +276,7 @@ class JobHarness(JobDriver):
         return emitted
 
 
-def timed_readers(job: Job) -> list[str]:
+def timed_readers(job: Plan) -> list[str]:
     """Return the names of the operators that read sources and have event time."""
     return [
         operator.name

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from statekit.errors import StatekitError
-from statekit.job.plan import Plan
-from statekit.job.plan import Output
+from statekit.job.job import Job
+from statekit.job.plan import Output, Plan
 from statekit.testing.drivers.job_harness import JobHarness
 from statekit.testing.oracles.operator_models import OperatorModels
 from statekit.testing.process_model import KeyModel, WritingKey
@@ -34,13 +34,13 @@ def differs_from_model(subject: Subject, history: History) -> tuple[str, Observe
     kept before.
     """
     job = _with_all_streams(subject.job)
-    model = OperatorModels(job)
+    model = OperatorModels(job.plan)
     for ours, emitted, (theirs,) in _epochs(subject, history, job, [model]):
-        what = _in_records(job, ours, emitted, theirs)
+        what = _in_records(job.plan, ours, emitted, theirs)
         what = what or model.differs(ours.contents[-1])
         if what is not None:
             what = f"{what} in epoch {len(ours.epochs) - 1}"
-            return what, *_shown(subject.job, ours, theirs)
+            return what, *_shown(subject.job.plan, ours, theirs)
     return None
 
 
@@ -49,7 +49,7 @@ def forgets_changes(subject: Subject, history: History) -> tuple[str, Observed, 
     does not write them, and the results of both runs; None if the records are the same.
     """
     job = _with_all_streams(subject.job)
-    models = [OperatorModels(job, each, built_in=False) for each in (KeyModel, WritingKey)]
+    models = [OperatorModels(job.plan, each, built_in=False) for each in (KeyModel, WritingKey)]
     if not models[0].functions:
         return None
     try:
@@ -64,7 +64,7 @@ def forgets_changes(subject: Subject, history: History) -> tuple[str, Observed, 
 
 
 def _epochs(
-    subject: Subject, history: History, job: Plan, models: Sequence[OperatorModels]
+    subject: Subject, history: History, job: Job, models: Sequence[OperatorModels]
 ) -> Iterator[tuple[Observed, dict[str, list[Any]], list[Observed]]]:
     """Run a history until an epoch fails. After each epoch, yield the run, the records of each
     stream as readers receive them, and the runs of the models.
@@ -85,22 +85,22 @@ def _epochs(
         except StatekitError as error:
             subject.failed.append(error)
             return
-        emitted = _received(job, run.epochs[-1])
+        emitted = _received(job.plan, run.epochs[-1])
         for model, found in zip(models, of_models, strict=True):
             found.epochs.append(model.run(copy.deepcopy(emitted), step))
         yield run, emitted, of_models
 
 
-def _with_all_streams(job: Plan) -> Job:
+def _with_all_streams(job: Job) -> Job:
     """Return a job with a sink for each stream, by the name of the stream."""
-    every = copy.copy(job)
-    streams = [source.name for source in job.sources]
-    streams += [each.name for each in job.transforms]
-    for operator in job.operators:
+    every, plan = copy.copy(job), job.plan
+    streams = [source.name for source in plan.sources]
+    streams += [each.name for each in plan.transforms]
+    for operator in plan.operators:
         streams += [operator.name] if operator.declared.output_type is not None else []
         streams += [operator.late] if operator.declared.event_time is not None else []
         streams += [operator.errors] if operator.declared.errors.on_error == "collect" else []
-    every.sinks = [Output(name, name) for name in streams]
+    every.plan.sinks = [Output(name, name) for name in streams]
     return every
 
 

@@ -79,7 +79,7 @@ def grows_without_end(subject: Subject, history: History) -> Growth | None:
     """
     varied = {
         source.name: VariedRecords(source, _keys_of(subject), _APART)
-        for source in subject.job.sources
+        for source in subject.job.plan.sources
     }
     few = {name: _first_records(history, name) for name in varied}
     if not all(of.has_all(few[name]) for name, of in varied.items()):

@@ -37,8 +37,8 @@ def differs_on_spark(job: Job, history: list[dict[str, list[Any]]]) -> str | Non
         here, there = Path(place, "here"), Path(place, "there")
         harness = JobHarness(job, _SHARDS, checkpoint=here)
         harness.set_clock(_AT)
-        ours: dict[str, list[Any]] = {sink.name: [] for sink in job.sinks}
-        theirs: dict[str, list[Any]] = {sink.name: [] for sink in job.sinks}
+        ours: dict[str, list[Any]] = {sink.name: [] for sink in job.plan.sinks}
+        theirs: dict[str, list[Any]] = {sink.name: [] for sink in job.plan.sinks}
         for number, records in enumerate([*history, {}]):
             is_last = number == len(history)
             emitted = [harness.send(**records), *([harness.drain()] if is_last else [])]
@@ -46,7 +46,7 @@ def differs_on_spark(job: Job, history: list[dict[str, list[Any]]]) -> str | Non
                 rows += [record for each in emitted for record in each[name]]
             job.start(
                 spark,
-                {source.name: _frame(spark, job, source, records) for source in job.sources},
+                {source.name: _frame(spark, job, source, records) for source in job.plan.sources},
                 {name: partial(_collect, rows) for name, rows in theirs.items()},
                 checkpoint=there,
                 working_directory=Path(place, "working"),
@@ -54,7 +54,7 @@ def differs_on_spark(job: Job, history: list[dict[str, list[Any]]]) -> str | Non
                 clock=lambda: datetime_to_micros(_AT),
                 drain=is_last,
             )
-        for sink in job.sinks:
+        for sink in job.plan.sinks:
             one, other = _shown(job, sink.stream, ours[sink.name]), Counter(theirs[sink.name])
             if one != other:
                 missing, more = list((one - other).elements()), list((other - one).elements())
@@ -98,8 +98,8 @@ def _collect(rows: list[str], df: Any, _: int) -> None:
 
 def _shown(job: Job, stream: str, records: list[Any]) -> Counter[str]:
     """Return the rows that Spark has for the records of a stream."""
-    transform = job.transform(stream)
-    operator = next((each for each in job.operators if each.name == stream), None)
+    transform = job.plan.transform(stream)
+    operator = next((each for each in job.plan.operators if each.name == stream), None)
     if transform is not None:
         form: Any = transform.function.output_type
     elif operator is not None:
@@ -135,7 +135,7 @@ def read_values(reader: CheckpointReader, operator: str, state: str) -> dict[str
 def _states_differ(job: Job, here: Path, there: Path) -> str | None:
     """Return the first state that differs between two checkpoints; None if all are the same."""
     readers = [CheckpointReader(checkpoint, allow_pickle=True) for checkpoint in (here, there)]
-    for operator in job.operators:
+    for operator in job.plan.operators:
         for spec in operator.declared.states:
             if spec.kind.is_local:
                 continue

@@ -110,7 +110,7 @@ class Subject:
         self.growing = set[tuple[str, str]]()
         if isinstance(given, Job):
             self.job, self.variable = given, "job"
-            if not given.operators:
+            if not given.plan.operators:
                 raise StateTypeError(
                     f"job {given.name!r} has no operator: there is nothing to check"
                 )
@@ -121,7 +121,7 @@ class Subject:
             if isinstance(given, Stream):
                 self.variable = "stream"
         self.memory = memory_of(self.job)
-        self.sources = SourceRecords(self.job, self.memory.constants)
+        self.sources = SourceRecords(self.job.plan, self.memory.constants)
 
     @property
     def name(self) -> str:
@@ -131,7 +131,7 @@ class Subject:
     @property
     def functions(self) -> list[Process[Any, Any, Any]]:
         """The process functions of all operators."""
-        return [operator.declared for operator in self.job.operators]
+        return [operator.declared for operator in self.job.plan.operators]
 
     @property
     def has_event_time(self) -> bool:
@@ -194,7 +194,7 @@ class Subject:
         """Return a function that returns the event time of a record of a source. It returns 0 if
         there is no event time, or if the record alone does not determine it.
         """
-        for operator in self.job.operators:
+        for operator in self.job.plan.operators:
             if operator.declared.event_time is None:
                 continue
             time_of = operator.declared.time_of()
@@ -209,7 +209,7 @@ class Subject:
         """
         maps: list[Callable[[Any], Any]] = []
         while stream != source:
-            transform = self.job.transform(stream)
+            transform = self.job.plan.transform(stream)
             kind = None if transform is None else transform.function.kind
             if transform is None or kind not in ("map", "filter") or (maps and kind == "filter"):
                 return None  # a function may fail for records that a filter before it refuses
@@ -306,7 +306,7 @@ class Subject:
         for records, pause in zip(history, pauses, strict=False):
             yield Step("records", now, records)
             now += pause
-        can_advance = bool(timed_readers(self.job))
+        can_advance = bool(timed_readers(self.job.plan))
         if self.has_timers and can_advance:
             yield from self._while_timers(now, observed)
             if observed.is_endless:
@@ -314,7 +314,7 @@ class Subject:
         if can_advance:
             yield from self._around_ends_of_windows(now, observed)
         if self._has_ttl("event") and can_advance:
-            for number, _ in enumerate(self.job.operators):  # each follows those before it
+            for number, _ in enumerate(self.job.plan.operators):  # each follows those before it
                 yield Step("watermark", now, watermark=FAR_FUTURE + number * _EPOCH)
         if self.has_event_time:
             for _ in range(DRAINS_MAX):
@@ -405,8 +405,8 @@ class Subject:
         if not observed.contents:
             return
         contents = observed.contents[-1]
-        for name in timed_readers(self.job):
-            made_of = self.job.operator(name).declared.traits.made_of
+        for name in timed_readers(self.job.plan):
+            made_of = self.job.plan.operator(name).declared.traits.made_of
             if not isinstance(made_of, AggregatedResult) or made_of.window is None:
                 continue
             window, leads = made_of.window, {dt.timedelta(0), made_of.allowed_lateness}
@@ -418,7 +418,7 @@ class Subject:
     @property
     def local_states(self) -> Iterator[tuple[str, StateSpec]]:
         """The operator states that have a rule for other shards, by operator."""
-        for operator in self.job.operators:
+        for operator in self.job.plan.operators:
             for spec in operator.declared.states:
                 if spec.kind.is_local and spec.redistribute is not None:
                     yield operator.name, spec
@@ -433,7 +433,7 @@ class Subject:
 
     def _specs(self) -> Iterator[tuple[str, StateSpec]]:
         """Yield the keyed states, by operator."""
-        for operator in self.job.operators:
+        for operator in self.job.plan.operators:
             for spec in operator.declared.states:
                 if not spec.kind.is_local:
                     yield operator.name, spec

@@ -80,9 +80,9 @@ def test_all_faults_are_found_in_one_check(root: Path) -> None:
     assert files_below(root) == before
     broken = sk.Job("shop")
     source = sk.sources.json_lines("/no/such/folder")
-    broken.source("orders", Order, source).process(jobs.with_text().operators[0].declared).sink(
-        "spent", sk.sinks.parquet("/proc/spent")
-    )
+    broken.source("orders", Order, source).process(
+        jobs.with_text().plan.operators[0].declared
+    ).sink("spent", sk.sinks.parquet("/proc/spent"))
     found = wrong(broken.check(checkpoint=root))
     assert found == [
         ("error", "state spending.total"),
@@ -97,7 +97,7 @@ def test_all_faults_are_found_in_one_check(root: Path) -> None:
 
 def fit(job: Job, root: Path, **options: Any) -> list[JobFinding]:
     given: dict[str, Any] = {"allow_dropped_state": False, "limit_s": 5.0, **options}
-    return list(checkpoint_findings(job, str(root), **given))
+    return list(checkpoint_findings(job.plan, str(root), **given))
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_state_that_is_no_longer_declared_is_an_error_unless_it_is_given_up(
 
 def test_what_a_check_refuses_a_run_refuses_with_the_same_words(written: Path) -> None:
     for made in (jobs.with_text(), jobs.without_state(), sk.Job("other", key_groups=7)):
-        if not made.operators:
+        if not made.plan.operators:
             made.source("orders", Order).process(spending)
         (error,) = (each for each in fit(made, written) if each.severity == "error")
         with pytest.raises(sk.StatekitError) as refused:

@@ -23,7 +23,9 @@ LIMIT_S = 3.0
 
 
 def found(job: sk.Job, limit_s: float = LIMIT_S) -> list[JobFinding]:
-    return connection_findings(connections_of(job, job.origins({}), job.targets({}), "c"), limit_s)
+    return connection_findings(
+        connections_of(job.plan, job.plan.origins({}), job.plan.targets({}), "c"), limit_s
+    )
 
 
 def of_sink(target: Any) -> list[JobFinding]:

@@ -268,7 +268,7 @@ def test_reads_grow_with_the_number_of_changes_of_parallelism_and_not_faster(
     for epoch in range(changes + 1):
         parallelism = (1, 3, 2, 4)[epoch % 4]
         made = LocalRunner(
-            tally_job(8), repository, MemoryCopies(), RunOptions(parallelism=parallelism)
+            tally_job(8).plan, repository, MemoryCopies(), RunOptions(parallelism=parallelism)
         )
         made.epoch({"records": entries(epoch, 40)})
     reads: list[str] = []

@@ -142,7 +142,10 @@ class Rollbacks(RuleBasedStateMachine):
     def restart(self, parallelism: int) -> None:
         self.parallelism = parallelism
         self.runner = LocalRunner(
-            tally_job(GROUPS), self.repository, self.copies, RunOptions(parallelism=parallelism)
+            tally_job(GROUPS).plan,
+            self.repository,
+            self.copies,
+            RunOptions(parallelism=parallelism),
         )
 
     @rule(data=st.data(), restarted=st.booleans())
@@ -541,7 +544,7 @@ def streamed(path: Path, first: int = 0) -> Repository:
         first: from which position on its log of files was kept.
     """
     repository = Repository(path)
-    coordinator = LocalRunner(tally_job(GROUPS), repository, MemoryCopies()).coordinator
+    coordinator = LocalRunner(tally_job(GROUPS).plan, repository, MemoryCopies()).coordinator
     for batch in range(-1, BATCHES):
         coordinator.begin()
         reports = [unchanged(plan.operator, plan.base) for plan in coordinator.plans("tally")]
@@ -703,7 +706,7 @@ def test_a_micro_batch_whose_number_was_given_to_other_input_is_refused(tmp_path
     repository = streamed(tmp_path)
     shutil.copytree(tmp_path / "spark", tmp_path / "noted")
     plan(repository, 5).carry_out()
-    coordinator = LocalRunner(tally_job(GROUPS), repository, MemoryCopies()).coordinator
+    coordinator = LocalRunner(tally_job(GROUPS).plan, repository, MemoryCopies()).coordinator
     for batch in (5, 6):
         coordinator.begin()
         reports = [unchanged(plan.operator, plan.base) for plan in coordinator.plans("tally")]
@@ -734,7 +737,7 @@ def test_state_of_sparks_own_operators_is_refused(tmp_path: Path) -> None:
 def test_a_micro_batch_that_spark_has_planned_is_left_to_it(tmp_path: Path) -> None:
     """Behind a rollback over idle epochs, what Spark planned next is still what comes next."""
     repository = streamed(tmp_path)
-    coordinator = LocalRunner(tally_job(GROUPS), repository, MemoryCopies()).coordinator
+    coordinator = LocalRunner(tally_job(GROUPS).plan, repository, MemoryCopies()).coordinator
     coordinator.begin(what="idle")
     coordinator.commit([unchanged(plan.operator, plan.base) for plan in coordinator.plans("tally")])
     planned = msgspec.json.encode({"logOffset": BATCHES})

@@ -293,11 +293,17 @@ def test_a_start_with_another_parallelism_commits_nothing_by_itself(tmp_path: Pa
 def test_untouched_shards_are_not_opened(tmp_path: Path) -> None:
     local = tmp_path / "local"
     runner = LocalRunner(
-        tally_job(GROUPS), Repository(tmp_path / "c"), DiskCopies(local), RunOptions(parallelism=2)
+        tally_job(GROUPS).plan,
+        Repository(tmp_path / "c"),
+        DiskCopies(local),
+        RunOptions(parallelism=2),
     )
     runner.epoch({"records": entries(0, 50)})
     again = LocalRunner(
-        tally_job(GROUPS), Repository(tmp_path / "c"), DiskCopies(local), RunOptions(parallelism=4)
+        tally_job(GROUPS).plan,
+        Repository(tmp_path / "c"),
+        DiskCopies(local),
+        RunOptions(parallelism=4),
     )
     again.epoch({"records": entries(0, 50)[:1]})
     homes = [path.parent.name for path in local.glob("*/tally/*/clean")]

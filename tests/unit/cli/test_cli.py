@@ -232,7 +232,7 @@ def ring(timer: sk.Timer) -> None: ...
 def test_inspect_shows_whether_bases_are_taken_and_how_long_restores_take(tmp_path: Path) -> None:
     copies = DiskCopies(tmp_path / "copies", bases=sk.BaseOptions(replay_seconds=0))
     runner = LocalRunner(
-        tally_job(8), Repository(tmp_path / "c"), copies, RunOptions(parallelism=2)
+        tally_job(8).plan, Repository(tmp_path / "c"), copies, RunOptions(parallelism=2)
     )
 
     def restore_after(epochs: int) -> Any:

@@ -48,7 +48,7 @@ def test_a_job_is_drawn_as_a_picture() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_no_line_of_a_picture_of_a_random_job_crosses_a_box(seed: int) -> None:
-    picture = picture_of_plan(DocumentJob(seed).job)
+    picture = picture_of_plan(DocumentJob(seed).job.plan)
     for one, other in itertools.combinations(picture.nodes, 2):
         beside = one.x + one.width < other.x or other.x + other.width < one.x
         below = one.y + one.height < other.y or other.y + other.height < one.y
@@ -76,13 +76,15 @@ def straight_points(path: str) -> Iterator[tuple[float, float]]:
 @pytest.mark.parametrize("seed", range(30))
 def test_each_arrow_of_a_random_job_is_between_nodes(seed: int) -> None:
     made = DocumentJob(seed).job
-    lines = [line.strip() for line in mermaid_of(made).splitlines()[1:]]
+    lines = [line.strip() for line in mermaid_of(made.plan).splitlines()[1:]]
     arrows = [line.split() for line in lines if "->" in line]
     nodes = {re.split(r"[(\[{]", line)[0] for line in lines if "->" not in line}
     assert all({arrow[0], arrow[-1]} <= nodes for arrow in arrows)
-    parts = [*made.sources, *made.transforms, *made.operators, *made.sinks]
+    parts = [*made.plan.sources, *made.plan.transforms, *made.plan.operators, *made.plan.sinks]
     assert len(nodes) == len(parts)
-    assert {arrow[-1] for arrow in arrows} | {f"s{n}" for n in range(len(made.sources))} == nodes
+    assert {arrow[-1] for arrow in arrows} | {
+        f"s{n}" for n in range(len(made.plan.sources))
+    } == nodes
 
 
 def test_late_records_and_broadcasts_are_dotted() -> None:
@@ -90,11 +92,11 @@ def test_late_records_and_broadcasts_are_dotted() -> None:
     orders = made.source("orders", documents.Order)
     orders.process(documents.silent).late.sink("late")
     orders.process(documents.moved, broadcast=made.source("customers", documents.Customer))
-    arrows = [line.strip() for line in mermaid_of(made).splitlines() if "->" in line]
+    arrows = [line.strip() for line in mermaid_of(made.plan).splitlines() if "->" in line]
     assert arrows == ["s0 --> o0", "s0 --> o1", "s1 -. to every shard .-> o1", "o0 -. late .-> k0"]
 
 
 def test_bad_records_of_a_source_are_a_stream_of_their_own() -> None:
     made = sk.Job("shop")
     made.source("orders", Order, on_error="collect").errors.sink("bad")
-    assert mermaid_of(made).splitlines()[-1] == "    s0 --> k0"
+    assert mermaid_of(made.plan).splitlines()[-1] == "    s0 --> k0"

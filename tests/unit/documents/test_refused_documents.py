@@ -107,7 +107,7 @@ def test_a_call_that_failed_is_not_in_the_document() -> None:
     with pytest.raises(sk.StateTypeError):
         job.source("orders", Order)
     with pytest.raises(sk.StateTypeError):
-        sk.Stream(job, "orders").join(sk.Stream(job, "total"), on="unknown")
+        sk.Stream(job.plan, "orders").join(sk.Stream(job.plan, "total"), on="unknown")
     assert job.to_json() == before
 
 
@@ -324,8 +324,8 @@ def test_a_document_has_places_of_secrets_and_the_job_their_values(
     monkeypatch.setenv("EXAMPLE_URL", "postgresql://ada:second@db/shop")
     again = sk.Job.from_json(text)
     assert again.to_json() == text
-    rows: Any = again.sinks[0].target
-    topic: Any = again.sinks[1].target
+    rows: Any = again.plan.sinks[0].target
+    topic: Any = again.plan.sinks[1].target
     assert "second" in rows.database.url
     assert topic.cluster.options["sasl.password"] == "quite secret"
 

@@ -234,7 +234,7 @@ def test_a_handler_that_fails_leaves_all_shards_as_they_were(backend: Backend) -
     with pytest.raises(sk.StateTypeError) as refused:
         harness.broadcast(Rate(5, 1.0))  # type: ignore[arg-type]
     assert "while operator 'in_dollars' handled Rate(currency=5" in refused.value.__notes__[0]
-    with pytest.raises(sk.ProcessError, match="source 'broadcast': expected a Rate"):
+    with pytest.raises(sk.ProcessError, match="source 'broadcast': records are of type Rate, and this"):
         harness.broadcast(price("a", 1))
     assert harness.epoch == 0
 
@@ -355,7 +355,7 @@ def test_broadcast_streams_must_match_the_handlers() -> None:
         prices.process(deaf, broadcast=rates)
     with pytest.raises(sk.StateTypeError, match="deaf handles no broadcast records"):
         Harness(deaf).broadcast(Rate("EUR", 1.0))
-    assert not job.operators
+    assert not job.plan.operators
 
 
 @pytest.mark.parametrize("others", ["3", "nothing"])
@@ -363,7 +363,7 @@ def test_shards_that_were_given_different_records_commit_nothing(others: str) ->
     job = sk.Job("shop")
     rates = job.source("rates", Rate)
     job.source("prices", Price).process(in_dollars, broadcast=rates)
-    coordinator = Coordinator.open(job, Repository.in_memory(), RunOptions(parallelism=2))
+    coordinator = Coordinator.open(job.plan, Repository.in_memory(), RunOptions(parallelism=2))
     coordinator.begin()
     first, second = (
         ShardReport(

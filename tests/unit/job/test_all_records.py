@@ -101,7 +101,7 @@ def test_a_record_that_is_not_combined_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_state_is_at_the_key_true() -> None:
-    harness = Harness(job_of(lambda bids: bids.top(2, by="-price")).operators[0].declared)
+    harness = Harness(job_of(lambda bids: bids.top(2, by="-price")).plan.operators[0].declared)
     harness.send(*(Bid("a", "x", price, at(0)) for price in (3, 9, 5)))
     assert [bid.price for bid in harness.state("top", True)] == [9, 5]
 

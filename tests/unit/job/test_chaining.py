@@ -10,6 +10,8 @@ import pytest
 
 import statekit as sk
 from statekit.job.chaining import chains, passes
+from statekit.job.plan import Input
+from statekit.records.union import records_of
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
@@ -56,14 +58,14 @@ def job() -> tuple[sk.Job, sk.Stream[Move]]:
 
 
 def names(made: sk.Job, *strayed: str) -> list[list[str]]:
-    return [[operator.name for operator in each.operators] for each in chains(made, strayed)]
+    return [[operator.name for operator in each.operators] for each in chains(made.plan, strayed)]
 
 
 def test_operators_that_follow_each_other_with_the_same_key_share_a_pass() -> None:
     made, moves = job()
     moves.process(total).process(best).process(timed).process(of_game).sink("out")
     assert names(made) == [["total", "best", "timed"], ["of_game"]]
-    last = chains(made)[-1]
+    last = chains(made.plan)[-1]
     assert last.apart == "it is keyed by game, and timed by player"
 
 
@@ -90,8 +92,8 @@ def _late(total_of: sk.Stream[Move]) -> None:
 
 
 def _union(total_of: sk.Stream[Move]) -> None:
-    plan: Any = total_of._job
-    more = plan.source("more", Move)
+    total_of.plan.sources.append(Input("more", records_of(Move, where="more")))
+    more: sk.Stream[Move] = sk.Stream(total_of.plan, "more")
     total_of.union(more).process(best).sink("out")
 
 
@@ -112,12 +114,12 @@ def _union(total_of: sk.Stream[Move]) -> None:
 def test_others_run_apart_for_a_reason(rest: Callable[[Any], None], apart: str) -> None:
     made, moves = job()
     rest(moves.process(total))
-    assert chains(made)[1].apart == apart
-    assert chains(made)[0].apart is None
+    assert chains(made.plan)[1].apart == apart
+    assert chains(made.plan)[0].apart is None
 
 
 def of_passes(made: sk.Job, **given: Any) -> list[list[str]]:
-    return [[operator.name for operator in each.operators] for each in passes(made, **given)]
+    return [[operator.name for operator in each.operators] for each in passes(made.plan, **given)]
 
 
 def test_operators_of_one_stream_and_one_key_share_a_pass_with_those_that_they_feed() -> None:

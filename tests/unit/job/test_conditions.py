@@ -206,10 +206,10 @@ def test_columns_are_enough_unless_a_class_changes_values() -> None:
         models.filter("label = 'a'"),
         models.select(Land, country=sk.col("label")),
     ]
-    of_columns = {each.name: each.function.selects_columns for each in job.transforms}
+    of_columns = {each.name: each.function.selects_columns for each in job.plan.transforms}
     assert all(of_columns[stream.name] for stream in plain)
     assert not any(of_columns[stream.name] for stream in checked)
-    for transform in job.transforms:
+    for transform in job.plan.transforms:
         again = unpickled(pickled(transform)).function
         assert again.selects_columns is transform.function.selects_columns
 

@@ -57,7 +57,7 @@ def within(interval: str = "10 s", lateness: str = "70 s") -> sk.Job:
 
 
 def combiner_of(job: sk.Job) -> Combiner:
-    declared: Process[Any, Any, Any] = job.operators[0].declared
+    declared: Process[Any, Any, Any] = job.plan.operators[0].declared
     assert declared.traits.combiner is not None
     return declared.traits.combiner
 
@@ -114,7 +114,7 @@ def test_records_that_are_combined_before_the_shuffle_have_the_same_results(
     rows = [row for rows in combiner.combined_batches(batches, -1) for row in rows.to_pylist()]
     survivors = [Click(**record) for row in rows for record in row["part_1"]]
     in_order = sorted(survivors, key=lambda click: click.number)
-    seconds = TEN_SECONDS if job.operators[0].declared.event_time else None
+    seconds = TEN_SECONDS if job.plan.operators[0].declared.event_time else None
     assert kept(in_order, seconds) == kept(every, seconds)
     for user in "ab":
         numbers = [click.number for click in survivors if click.user == user]
@@ -139,7 +139,7 @@ def test_the_end_of_the_interval_belongs_to_it() -> None:
 
 def test_rows_are_removed_when_no_record_can_need_them() -> None:
     job = within(lateness="0 s")
-    harness = Harness(job.operators[0].declared)
+    harness = Harness(job.plan.operators[0].declared)
     harness.send(Click("a", at(0)))
     assert harness.state("kept", "a") == (at(0),)
     harness.send(Click("b", at(9)))
@@ -162,7 +162,7 @@ def test_late_records_are_a_stream_and_no_duplicates() -> None:
 
 
 def test_a_value_is_known_for_its_ttl_and_duplicates_do_not_extend_it() -> None:
-    harness = Harness(job_of(ttl=sk.TTL("10 s")).operators[0].declared)
+    harness = Harness(job_of(ttl=sk.TTL("10 s")).plan.operators[0].declared)
     start = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
     harness.advance_processing_time(start)
     assert harness.send(Click("a", at(0), 1))

@@ -302,7 +302,9 @@ def test_nan_is_no_change_of_nan() -> None:
 
 
 def test_a_result_that_has_not_changed_is_not_written() -> None:
-    harness = Harness(job_of(lambda bids: bids.last(on="auction", by="at")).operators[0].declared)
+    harness = Harness(
+        job_of(lambda bids: bids.last(on="auction", by="at")).plan.operators[0].declared
+    )
     harness.send(Bid("a", "x", 1, at(9)))
     assert harness.send(Bid("a", "x", 1, at(5))) == []
     assert harness.state("last", "a") == Bid("a", "x", 1, at(9))

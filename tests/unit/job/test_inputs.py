@@ -95,7 +95,7 @@ class Epochs:
 
     def __init__(self, job: sk.Job, *, parallelism: int = 2) -> None:
         repository, copies = Repository.in_memory(), MemoryCopies()
-        self.runner = LocalRunner(job, repository, copies, RunOptions(parallelism=parallelism))
+        self.runner = LocalRunner(job.plan, repository, copies, RunOptions(parallelism=parallelism))
 
     def run(self, **records: list[Any]) -> dict[str, list[Any]]:
         return self.runner.epoch(records)
@@ -163,7 +163,7 @@ def test_a_type_that_no_stream_has_is_refused_by_name() -> None:
     union: sk.Stream[Any] = orders.union(payments, settled)
     with pytest.raises(sk.StateTypeError, match=r"stream 'join' has Settled: declare both"):
         union.process(trail)
-    assert [operator.name for operator in job.operators] == ["join"], "nothing was connected"
+    assert [operator.name for operator in job.plan.operators] == ["join"], "nothing was connected"
 
 
 def test_a_union_has_each_stream_once_and_of_one_job() -> None:
@@ -181,7 +181,7 @@ def test_a_union_can_only_be_processed() -> None:
     job = sk.Job("shop")
     union = job.source("orders", Order).union(job.source("payments", Payment))
     assert union.name == "orders | payments"
-    assert union.declared is None
+    assert job.plan.process_of(union.name) is None
     with pytest.raises(sk.StateTypeError, match=r"is a union, .*use \.sink of each stream"):
         union.sink("out")
     with pytest.raises(sk.StateTypeError, match=r"is a union, .*use \.late of each stream"):
@@ -321,7 +321,7 @@ def test_a_plan_with_several_inputs_is_drawn_and_is_data() -> None:
         "    │   └── operator watch: broadcast\n"
         "    └── operator watch: input 2 of 2"
     )
-    first, second = (operator.record() for operator in job.operators)
+    first, second = (operator.record() for operator in job.plan.operators)
     assert (first.inputs, first.broadcasts) == (("payments", "orders"), ())
     assert (second.inputs, second.broadcasts) == (("orders", "payments"), ("join",))
 

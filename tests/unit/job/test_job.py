@@ -116,18 +116,18 @@ def test_a_plan_is_drawn() -> None:
 
 def test_a_plan_is_data() -> None:
     job = fleet()
-    records = [operator.record().model_dump(mode="json") for operator in job.operators]
+    records = [operator.record().model_dump(mode="json") for operator in job.plan.operators]
     assert json.loads(json.dumps(records)) == records
     assert job.name == "fleet"
     assert job.key_groups is None
-    assert [(source.name, source.record_type.name) for source in job.sources] == [
+    assert [(source.name, source.record_type.name) for source in job.plan.sources] == [
         ("flights", "Flight")
     ]
     assert [record["name"] for record in records] == ["visits", "arrivals", "silent"]
     assert records[1]["inputs"] == ["visits"]
     assert "operator arrivals by airport → tuple[str, int]" in str(job)
     assert [field["name"] for field in records[2]["key"]] == ["airport", "tail"]
-    assert ("again", "arrivals") in [(sink.name, sink.stream) for sink in job.sinks]
+    assert ("again", "arrivals") in [(sink.name, sink.stream) for sink in job.plan.sinks]
 
 
 def test_a_function_that_takes_other_records_is_refused() -> None:
@@ -241,12 +241,12 @@ def test_a_source_named_like_a_late_stream_is_refused_in_either_order(declared: 
     told = f"late stream '{name}' of operator '{declared.name}' .* source '{name}'.*Choose another"
     with pytest.raises(sk.StateTypeError, match=told):
         first.source(name, Reading).process(declared)
-    assert not first.operators, "the refused operator is not part of the job"
+    assert not first.plan.operators, "the refused operator is not part of the job"
     second.source("in", Reading).process(declared)
     told = f"source '{name}' .* late stream '{name}' of operator '{declared.name}'.*Choose another"
     with pytest.raises(sk.StateTypeError, match=told):
         second.source(name, Reading)
-    assert [source.name for source in second.sources] == ["in"]
+    assert [source.name for source in second.plan.sources] == ["in"]
 
 
 def test_an_operator_named_like_a_late_stream_is_refused_in_either_order() -> None:

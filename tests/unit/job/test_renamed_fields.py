@@ -77,7 +77,7 @@ def test_a_job_with_renamed_fields_continues_with_the_same_results(name: str) ->
 def test_once_a_start_has_stored_new_names_renamed_may_stay_and_may_go() -> None:
     repository = begun(job_of(one_by_one, Fields()), Repository.in_memory())
     for _ in range(2):
-        LocalRunner(job_of(one_by_one, NAMED_ANEW), repository, MemoryCopies()).epoch({})
+        LocalRunner(job_of(one_by_one, NAMED_ANEW).plan, repository, MemoryCopies()).epoch({})
     silent = NAMED_ANEW._replace(renamed={})
     assert refusal(job_of(one_by_one, silent), repository) == ""
     assert "'customer' is still" not in refusal(job_of(one_by_one, Fields()), repository)

@@ -472,7 +472,7 @@ def test_columns_are_selected_where_no_class_and_no_other_type_changes_a_value(
 ) -> None:
     job = sk.Job("shop")
     job.source("in", taken).select(into, **fields)
-    (transform,) = job.transforms
+    (transform,) = job.plan.transforms
     assert transform.function.selects_columns is are_columns
     assert not transform.function.keeps_records
 
@@ -480,7 +480,7 @@ def test_columns_are_selected_where_no_class_and_no_other_type_changes_a_value(
 def test_a_selection_is_sent_to_workers_as_it_is_declared() -> None:
     job = sk.Job("shop")
     job.source("in", Order).select(Bill, payer="customer")
-    (transform,) = job.transforms
+    (transform,) = job.plan.transforms
     assert transform.function.apply(list(ORDERS), "bills", 0) == [Bill("ada", 500), Bill("bob", 20)]
     again = unpickled(pickled(transform.function))
     assert again.apply(list(ORDERS), "bills", 0) == [Bill("ada", 500), Bill("bob", 20)]

@@ -89,7 +89,7 @@ ORDERS = [Order("ada", 500), Order("bob", 2000), Order("ada", 3000), Order("bob"
 
 def run(job: sk.Job, orders: list[Order] | None = None, **options: Any) -> dict[str, list[Any]]:
     done = job.run({"orders": ORDERS if orders is None else orders}, **options)
-    return {sink.name: done[sink.name] for sink in job.sinks}
+    return {sink.name: done[sink.name] for sink in job.plan.sinks}
 
 
 # ----------------------------------------------------------------------------- several outputs
@@ -322,7 +322,7 @@ def test_a_function_that_does_not_fit_is_refused_where_it_is_declared(
     orders = job.source("orders", Order)
     with pytest.raises(sk.StateTypeError, match=said):
         getattr(orders, kind)(fn)
-    assert job.transforms == []
+    assert job.plan.transforms == []
 
 
 def test_a_function_that_fails_names_its_stream_and_the_record() -> None:
@@ -375,7 +375,7 @@ def test_event_time_follows_the_records_that_a_filter_keeps() -> None:
 def test_stateless_functions_are_pickled_with_their_types() -> None:
     job = sk.Job("shop")
     job.source("orders", Order).map(lambda order: Total(*order), into=Total, name="totals")
-    (transform,) = job.transforms
+    (transform,) = job.plan.transforms
     function = unpickled(pickled(transform.function))
     assert function.apply([Order("ada", 1)], "totals", 0) == [Total("ada", 1)]
     assert function.output_type.name == "Total"

@@ -57,7 +57,7 @@ def windowed(window: Window, record: type[Any] = Event, **options: Any) -> Windo
 
 def process_of(stream: sk.Stream[Any]) -> sk.Process[Any, Any, Any]:
     """The process function that a result is made by."""
-    return stream._job.operators[-1].declared
+    return stream.plan.operators[-1].declared
 
 
 Found = tuple[float, float, Any]

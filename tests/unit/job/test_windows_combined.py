@@ -61,7 +61,7 @@ def windowed(window: Window, record: type[Any] = Event, **options: Any) -> Windo
 
 
 def process_of(stream: sk.Stream[Any]) -> Process[Any, ..., Any]:
-    declared = stream.declared
+    declared = stream.plan.process_of(stream.name)
     assert declared is not None
     return declared
 

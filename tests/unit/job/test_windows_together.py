@@ -212,7 +212,7 @@ def behind() -> sk.Job:
 
 
 def test_windows_stay_in_the_pass_of_the_operator_that_feeds_them() -> None:
-    (each,) = chains(behind())
+    (each,) = chains(behind().plan)
     assert [operator.name for operator in each.operators] == ["twice", "aggregate_by_key"]
     last = behind().explain().splitlines()[-1].strip()
     assert last == (

@@ -155,7 +155,7 @@ def test_buffered_requests_of_a_removed_operation_are_dropped_only_if_that_is_al
     removed = {"put": "get", "get": "put"}[left]
     job = store_job((left,), Shape(lateness=0))
     with pytest.raises(sk.StateSchemaError, match=f"kv_{removed}_{removed}_requests, which it no"):
-        LocalRunner(job, run.repository, MemoryCopies(), RunOptions(parallelism=1))
+        LocalRunner(job.plan, run.repository, MemoryCopies(), RunOptions(parallelism=1))
     run.remove(removed)
     run.epoch({left: [Op("b", at(1))]})
     run.drain()
@@ -189,7 +189,7 @@ def test_a_store_without_buffered_requests_may_take_other_ones() -> None:
             store.put(steps, key="key", value=lambda step: value(step.amount)).sink("put")
         if "get" in kinds:
             store.get(steps, key="key").sink("get")
-        return LocalRunner(job, repository, MemoryCopies(), RunOptions(parallelism=1))
+        return LocalRunner(job.plan, repository, MemoryCopies(), RunOptions(parallelism=1))
 
     runner(int, ["put"], event_time="at").epoch({"steps": [Step("a", at(1), 1)]})
     with pytest.raises(sk.StateSchemaError, match=r"record\.value was int and is str"):
@@ -223,7 +223,9 @@ def test_a_buffered_request_is_never_taken_for_one_of_another_operation(name: st
         getattr(store, kind)(steps, key="key", name=name).sink("answers")
         if options:
             store.put(steps, key="key", value="amount").sink("put")
-        return LocalRunner(job, repository, MemoryCopies(), RunOptions(parallelism=1, **options))
+        return LocalRunner(
+            job.plan, repository, MemoryCopies(), RunOptions(parallelism=1, **options)
+        )
 
     runner("get").epoch({"steps": [Step("a", at(1), 1), Step("a", at(2), 2)]})
     with pytest.raises(sk.StateSchemaError, match="which it no longer takes"):

@@ -139,7 +139,7 @@ def kept(draw: st.DrawFn) -> Kept:
     map_keys = draw(st.lists(key_of.keys, min_size=1, max_size=3))
     options = draw(st.sampled_from(((), (sk.TTL("1 day"),))))
     job = job_of(of.annotation, key_of.annotation, values, map_keys, *options)
-    (spec, *_) = job.operators[0].declared.states
+    (spec, *_) = job.plan.operators[0].declared.states
     values[:] = stored_forms(spec.codec, values)
     assume(values)
     return Kept(job, values, map_keys)
@@ -517,7 +517,7 @@ def test_states_that_no_table_can_fill_are_refused() -> None:
         sk.tumbling("1 hour"), key="customer", event_time="at"
     )
     hours.aggregate(n=sk.Count())
-    name = f"{job.operators[0].name}.{job.operators[0].declared.states[0].name}"
+    name = f"{job.plan.operators[0].name}.{job.plan.operators[0].declared.states[0].name}"
     with pytest.raises(StateTypeError, match="depend on the options of the operator"):
         job.bootstrap(name, TOTALS, checkpoint=Repository.in_memory())
 

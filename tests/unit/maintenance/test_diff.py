@@ -97,7 +97,7 @@ def test_epochs_of_one_checkpoint_differ_as_plain_dicts_do(
         records: list[list[Entry]] = []
         for number, (count, parallelism) in enumerate(epochs):
             runner = LocalRunner(
-                tally_job(GROUPS), repository, copies, RunOptions(parallelism=parallelism)
+                tally_job(GROUPS).plan, repository, copies, RunOptions(parallelism=parallelism)
             )
             runner.epoch({"records": entries(number, count, keys=5)})
             records.append([*(records[-1] if records else []), *entries(number, count, keys=5)])

@@ -102,7 +102,7 @@ def forge(repository: Repository, name: str, mutations: Iterable[Mutation], **to
 
 def outputs(repository: Repository, first: int, last: int) -> list[Counter[str]]:
     """What more epochs put out, per epoch."""
-    runner = LocalRunner(job(), repository, MemoryCopies())
+    runner = LocalRunner(job().plan, repository, MemoryCopies())
     found = []
     for number in range(first, last + 1):
         at = datetime_to_micros(START + dt.timedelta(seconds=20 * number + 20))

@@ -45,7 +45,9 @@ GROUPS = 13
 
 def advanced(home: Path, parallelism: int | None = None, epochs: int = 1) -> LocalRunner:
     repository, copies = Repository(home / "checkpoint"), DiskCopies(home / "local")
-    made = LocalRunner(tally_job(GROUPS), repository, copies, RunOptions(parallelism=parallelism))
+    made = LocalRunner(
+        tally_job(GROUPS).plan, repository, copies, RunOptions(parallelism=parallelism)
+    )
     for _ in range(epochs):
         made.epoch({"records": entries(made.coordinator.epoch, 80)})
     return made

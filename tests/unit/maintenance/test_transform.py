@@ -139,7 +139,7 @@ def in_folder() -> tempfile.TemporaryDirectory[str]:
 def all_kinds(at: Path, records: list[list[Step]]) -> sk.Job:
     """A checkpoint with rows of every kind."""
     job = full_checkpoint.job()
-    runner = LocalRunner(job, Repository(at), MemoryCopies(), RunOptions(parallelism=2))
+    runner = LocalRunner(job.plan, Repository(at), MemoryCopies(), RunOptions(parallelism=2))
     for number, steps in enumerate(records):
         time = START + dt.timedelta(seconds=20 * number + 20)
         runner.epoch({"steps": steps}, at_us=datetime_to_micros(time))

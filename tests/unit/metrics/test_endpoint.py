@@ -254,7 +254,7 @@ def test_several_clients_at_once_and_one_that_says_nothing() -> None:
     assert endpoint is not None
     url = httpx.URL(endpoint.url)
     job = shop_job()
-    coordinator = Coordinator.open(job, Repository.in_memory())
+    coordinator = Coordinator.open(job.plan, Repository.in_memory())
     endpoint.serve(job.name, coordinator.metrics)
     with socket.create_connection((url.host, url.port or 0)):
         for _ in range(3):

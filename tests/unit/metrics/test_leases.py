@@ -72,7 +72,7 @@ def test_leases_that_keep_nothing_are_not_read(repository: TimedRepository) -> N
 def test_a_job_reports_the_leases_that_its_garbage_collection_has_read(tmp_path: Path) -> None:
     repository = Repository(tmp_path)
     options = RunOptions(retention=sk.Retention(epochs=2))
-    runner = LocalRunner(tally_job(), repository, MemoryCopies(), options)
+    runner = LocalRunner(tally_job().plan, repository, MemoryCopies(), options)
     runner.epoch({"records": entries(0, 5)})
     with ReaderLease.take(repository, "index", 0, ttl="10 minutes"):
         for epoch in range(1, 6):
@@ -88,7 +88,7 @@ def test_a_job_reports_the_leases_that_its_garbage_collection_has_read(tmp_path:
 
 def test_many_readers_do_not_make_many_series() -> None:
     every = [LeaseHeadroom(f"r{n}", n, float(n), n, 1.0) for n in range(200)]
-    runner = LocalRunner(tally_job(), Repository.in_memory(), MemoryCopies())
+    runner = LocalRunner(tally_job().plan, Repository.in_memory(), MemoryCopies())
     runner.epoch({"records": entries(0, 5)})
     metrics = RunMetrics("tally", runner.coordinator.last, lambda: 0, lambda: every[::-1])
     labels = {labels for metric, labels, _ in metrics.samples() if "reader" in metric.labels}

@@ -170,7 +170,7 @@ def test_outputs_without_types_refuse_them_in_all_functions(annotation: Any, val
         with pytest.raises(sk.ProcessError, match=r"numpy\.int64: call \.item\(\)"):
             job.run({"events": [Event("a")]})
         # The workers of Spark call the same.
-        transforms = unpickled(pickled_transforms((job.transforms[0],)))
+        transforms = unpickled(pickled_transforms((job.plan.transforms[0],)))
         with pytest.raises(sk.ProcessError, match=r"numpy\.int64: call \.item\(\)"):
             applied(transforms, [Event("a")], 0)
 

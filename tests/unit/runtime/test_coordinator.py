@@ -91,7 +91,7 @@ def job_of(*declared: AnyProcess, name: str = "job", key_groups: int | None = No
 
 
 def runner(job: sk.Job, path: Path, **options: Any) -> LocalRunner:
-    return LocalRunner(job, Repository(path), MemoryCopies(), RunOptions(**options))
+    return LocalRunner(job.plan, Repository(path), MemoryCopies(), RunOptions(**options))
 
 
 def ran(job: sk.Job, path: Path, *records: Entry, **options: Any) -> LocalRunner:
@@ -132,7 +132,7 @@ def test_checkpoint_of_another_job_is_refused(tmp_path: Path) -> None:
 
 def test_job_without_operators_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RestoreError, match="has no operator"):
-        Coordinator.open(job_of(), Repository(tmp_path))
+        Coordinator.open(job_of().plan, Repository(tmp_path))
 
 
 def test_other_number_of_key_groups_is_refused_and_the_stored_one_wins(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def alarms(*names: str | None) -> AnyProcess:
 def sets(path: Path, *names: str | None, second: int = 0, **options: Any) -> list[Any]:
     """An epoch at that second over a record "a" and a record "b"; what it puts out."""
     job = job_of(alarms(*names))
-    job.sinks.append(Output("out", "p"))
+    job.plan.sinks.append(Output("out", "p"))
     made = runner(job, path, clock=lambda: second * 1_000_000, **options)
     records = [] if second else [Entry("a", 1), Entry("b", 2)]
     return sorted(made.epoch({"records": records})["out"])
@@ -310,13 +310,13 @@ def test_a_callback_for_all_others_takes_the_timers_of_one_that_went(tmp_path: P
 
 
 def test_a_job_file_that_does_not_know_the_names_of_timers_is_continued() -> None:
-    written = job_of(alarms("a", "b")).operators[0].record()
+    written = job_of(alarms("a", "b")).plan.operators[0].record()
     assert written.timer_names == ("a", "b")
     before = OperatorRecord.model_validate_json(written.model_dump_json(exclude={"timer_names"}))
     stored = JobFile(id="0" * 32, name="j", key_groups=128, operators=(before,))
-    next_job_file(stored, job_of(alarms("a")).operators, allow_dropped_state=False)
+    next_job_file(stored, job_of(alarms("a")).plan.operators, allow_dropped_state=False)
     with pytest.raises(StateSchemaError, match="handled timers and no longer does"):
-        next_job_file(stored, job_of(alarms()).operators, allow_dropped_state=False)
+        next_job_file(stored, job_of(alarms()).plan.operators, allow_dropped_state=False)
 
 
 def test_timers_that_were_all_dropped_cannot_be_declared_again(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_old_code_continues_if_new_code_never_committed(tmp_path: Path) -> None:
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Coordinator:
     return Coordinator.open(
-        tally_job(key_groups=8), Repository(tmp_path), RunOptions(parallelism=3)
+        tally_job(key_groups=8).plan, Repository(tmp_path), RunOptions(parallelism=3)
     )
 
 
@@ -493,7 +493,7 @@ def test_attempts_at_a_shard_that_did_the_same_are_one(coordinator: Coordinator)
 
 
 def test_reports_of_each_operator_are_checked_on_their_own(tmp_path: Path) -> None:
-    coordinator = Coordinator.open(job_of(one_state, tally), Repository(tmp_path))
+    coordinator = Coordinator.open(job_of(one_state, tally).plan, Repository(tmp_path))
     with pytest.raises(IncompleteEpochError, match="operator 'p'"):
         coordinator.commit(reports_of(coordinator))
     assert coordinator.repository.epochs() == []
@@ -561,7 +561,7 @@ def overtake(fast: LocalRunner) -> None:
 
 def reference(*epochs: list[Entry]) -> Any:
     """Rows after these epochs in a run that nothing disturbs."""
-    made = LocalRunner(tally_job(8), Repository.in_memory(), MemoryCopies())
+    made = LocalRunner(tally_job(8).plan, Repository.in_memory(), MemoryCopies())
     for records in epochs:
         made.epoch({"records": records})
     return committed_rows(made.coordinator.repository, 8)

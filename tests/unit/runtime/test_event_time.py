@@ -149,7 +149,7 @@ def test_a_record_at_the_last_instant_there_is_is_not_the_end(
     stream = job.source("events", Event).process(first)
     stream.late.sink("late")
     stream.process(second).sink("out")
-    runner = LocalRunner(job, Repository(tmp_path / "c"), MemoryCopies())
+    runner = LocalRunner(job.plan, Repository(tmp_path / "c"), MemoryCopies())
     assert runner.epoch({"events": [Event("a", last, "far")]})["out"] == ["got far"]
     in_time = [event("b", 5, "near")] * 2
     found = runner.epoch({"events": in_time})
@@ -162,7 +162,7 @@ def test_a_record_at_the_last_instant_there_is_is_not_the_end(
 
     run = job.run({"events": []}, checkpoint=tmp_path / "c")
     assert run.outputs["out"] == ["closed 9999 999999"], "timers fire once, at the real end"
-    assert Coordinator.open(job, Repository(tmp_path / "c")).is_drained
+    assert Coordinator.open(job.plan, Repository(tmp_path / "c")).is_drained
 
 
 def test_event_times_that_are_no_instants_are_refused_and_nothing_is_lost() -> None:

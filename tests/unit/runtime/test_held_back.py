@@ -51,7 +51,7 @@ def run(
     """Run an epoch over all records so far, and return what each operator waits for then."""
     records = {name: [Event("k", at(second)) for second in some] for name, some in seconds.items()}
     job.run(
-        {source.name: records.get(source.name, []) for source in job.sources},
+        {source.name: records.get(source.name, []) for source in job.plan.sources},
         checkpoint=home,
         clock=lambda: minute * MINUTE,
         drain=False,

@@ -50,7 +50,7 @@ class Epochs:
 
     def __init__(self, made: sk.Job, repository: Repository | None = None) -> None:
         self.repository = repository or Repository.in_memory()
-        self.runner = LocalRunner(made, self.repository, MemoryCopies(), RunOptions())
+        self.runner = LocalRunner(made.plan, self.repository, MemoryCopies(), RunOptions())
 
     def epoch(self, minute: float, **inputs: list[Event]) -> list[Any]:
         at_us = int(minute * MINUTE)
@@ -110,12 +110,12 @@ def test_a_replay_decides_as_the_first_attempt_did() -> None:
     instants = iter([0, 6 * MINUTE, 20 * MINUTE])
     repository = Repository.in_memory()
     options = RunOptions(clock=lambda: next(instants))
-    runner = LocalRunner(job(), repository, MemoryCopies(), options)
+    runner = LocalRunner(job().plan, repository, MemoryCopies(), options)
     runner.epoch({"busy": [Event("a", at(100))], "quiet": [Event("q", at(10))]})
     runner.coordinator.begin()
     decided = runner.coordinator.watermarks_us
     assert decided == {"watch": 100_000_000}
-    again = LocalRunner(job(), repository, MemoryCopies(), options)
+    again = LocalRunner(job().plan, repository, MemoryCopies(), options)
     again.coordinator.begin()
     assert again.coordinator.watermarks_us == decided
     assert again.coordinator.processing_time_us == 6 * MINUTE

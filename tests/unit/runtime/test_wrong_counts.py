@@ -16,7 +16,7 @@ from tests.support.served import Sale, sales
 def test_the_size_of_parts_stays_within_its_bounds(counted: int, remaining: int | None) -> None:
     job = sk.Job("shop")
     job.source("records", Sale).process(sales)
-    operator: Operator = job.operators[0]
+    operator: Operator = job.plan.operators[0]
     shard = ShardState(first_group=0, last_group=3)
     before = OperatorEpoch(shards=(shard,), undivided_rows={"total": 5})
     report = ShardReport(operator="sales", shard=shard)

@@ -180,7 +180,7 @@ def test_an_operator_without_a_key_says_so() -> None:
     job = sk.Job("events")
     job.source("events", Event).process(tally).sink("out")
     assert "operator tally → tuple[int, int]" in str(job)
-    assert job.operators[0].record().key == ()
+    assert job.plan.operators[0].record().key == ()
     with pytest.raises(sk.QueryError, match="tally has no key"):
         Harness(tally).shard_of("a")
 

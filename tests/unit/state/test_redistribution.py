@@ -424,7 +424,9 @@ def test_a_hook_that_fails_after_a_rollback_rolls_nothing_back(tmp_path: Path) -
         job_of(counted).run({"records": EVENTS}, **options)
     repository = Repository(tmp_path)
     assert repository.epochs() == [0, 1]
-    before = local_rows(repository, job_of(counted).operators[0].record(), repository.manifest(0))
+    before = local_rows(
+        repository, job_of(counted).plan.operators[0].record(), repository.manifest(0)
+    )
     mended.name = "counted"
     run = sk.Job("counted")
     run.source("records", Event).process(mended, name="counted")

@@ -83,7 +83,7 @@ def test_the_end_of_event_time_is_tried_until_it_has_nothing_to_do() -> None:
     subject, observed = Subject(visits), Observed()
     harness, tried = subject.harness(), list[str]()
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-    for step in subject.steps([{subject.job.sources[0].name: [Visit("ada", at)]}], observed):
+    for step in subject.steps([{subject.job.plan.sources[0].name: [Visit("ada", at)]}], observed):
         tried.append(step.what)
         if not step.has_nothing_to_do(harness):
             observed.add(step.run(harness), harness)

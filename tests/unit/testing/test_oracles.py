@@ -73,7 +73,8 @@ def job_of(made: Callable[[sk.Stream[Reading]], sk.Stream[Any]]) -> sk.Job:
     job = sk.Job("readings")
     results = made(job.source("readings", Reading))
     results.sink("results")
-    if results.declared is not None and results.declared.event_time is not None:
+    declared = job.plan.process_of(results.name)
+    if declared is not None and declared.event_time is not None:
         results.late.sink("late")
     return job
 

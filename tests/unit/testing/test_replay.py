@@ -157,7 +157,7 @@ def test_each_epoch_runs_again_as_it_ran(
     job, place = JOBS[name], tmp_path_factory.mktemp("replay")
     inputs = {
         source.name: data.draw(st.lists(RECORDS[source.name], max_size=12))
-        for source in job.sources
+        for source in job.plan.sources
     }
     emitted: dict[int, list[Any]] = {}
     recorder = Recorder(place / "records")

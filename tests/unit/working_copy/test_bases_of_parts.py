@@ -60,7 +60,7 @@ class TextRuns:
     def run(self, epochs: Iterable[list[Text]], parallelism: int) -> None:
         """Start the job, and let every upload come to its end before the next epoch."""
         made = LocalRunner(
-            self._job, Repository(self.root), self._copies, RunOptions(parallelism=parallelism)
+            self._job.plan, Repository(self.root), self._copies, RunOptions(parallelism=parallelism)
         )
         for records in epochs:
             made.epoch({"in": records})

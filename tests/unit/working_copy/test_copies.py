@@ -88,7 +88,7 @@ def test_after_a_kill_at_any_instant_the_copies_have_the_committed_state(tmp_pat
         expected = rows_after(seen + 1, 150)
         assert comparable(committed_rows(repository, GROUPS)) == expected
         if number % 3 != 2:  # at times, the next process meets what this one left
-            coordinator = Coordinator.open(tally_job(GROUPS), repository)
+            coordinator = Coordinator.open(tally_job(GROUPS).plan, repository)
             assert comparable(copied_rows(coordinator, DiskCopies(local))) == expected
 
 
@@ -141,12 +141,12 @@ def for_one_state(made: LocalRunner, root: Path) -> None:
 def test_a_copy_of_a_killed_process_is_intact_or_not_used(tmp_path: Path, instant: Instant) -> None:
     root, local = tmp_path / "c", tmp_path / "local"
     assert exit_code(run_and_die, str(root), str(local), instant) == -9
-    coordinator = Coordinator.open(tally_job(GROUPS), Repository(root))
+    coordinator = Coordinator.open(tally_job(GROUPS).plan, Repository(root))
     assert coordinator.last is not None
     assert coordinator.last.epoch == 0
     assert comparable(copied_rows(coordinator, DiskCopies(local))) == rows_after(1, SPILLING)
     advance(runner(root, DiskCopies(local)), 1, SPILLING)
-    coordinator = Coordinator.open(tally_job(GROUPS), Repository(root))
+    coordinator = Coordinator.open(tally_job(GROUPS).plan, Repository(root))
     assert comparable(copied_rows(coordinator, DiskCopies(local))) == rows_after(2, SPILLING)
 
 
@@ -161,7 +161,7 @@ def test_copy_that_was_closed_cleanly_is_used_without_reading_the_checkpoint(
     expected = committed_rows(made.coordinator.repository, GROUPS)
     hide_rows(root)
     assert copied_rows(made.coordinator, copies) == expected
-    assert copied_rows(Coordinator.open(tally_job(), Repository(root)), copies) == expected
+    assert copied_rows(Coordinator.open(tally_job().plan, Repository(root)), copies) == expected
 
 
 def test_copy_of_an_older_epoch_reads_only_newer_files(root: Path, copies: DiskCopies) -> None:

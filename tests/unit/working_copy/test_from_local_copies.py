@@ -31,7 +31,9 @@ PER_EPOCH = 300
 def runner(home: Path, parallelism: int) -> LocalRunner:
     copies = DiskCopies(home / "local")
     repository = Repository(home / "checkpoint")
-    return LocalRunner(tally_job(GROUPS), repository, copies, RunOptions(parallelism=parallelism))
+    return LocalRunner(
+        tally_job(GROUPS).plan, repository, copies, RunOptions(parallelism=parallelism)
+    )
 
 
 def advance(home: Path, parallelism: int) -> LocalRunner:
@@ -44,7 +46,7 @@ def advance(home: Path, parallelism: int) -> LocalRunner:
 def reference(epochs: int) -> dict[str, Any]:
     """What an undisturbed run in memory holds after so many epochs."""
     copies = MemoryCopies()
-    made = LocalRunner(tally_job(GROUPS), Repository.in_memory(), copies)
+    made = LocalRunner(tally_job(GROUPS).plan, Repository.in_memory(), copies)
     for epoch in range(epochs):
         made.epoch({"records": entries(epoch, PER_EPOCH, keys=60)})
     return comparable(copied_rows(made.coordinator, copies))

@@ -64,7 +64,7 @@ NONE = BaseOptions(bases=False)
 
 def runner(root: Path, local: Path, bases: BaseOptions = EAGER, **options: Any) -> LocalRunner:
     copies = DiskCopies(local, bases=bases)
-    return LocalRunner(tally_job(GROUPS), Repository(root), copies, RunOptions(**options))
+    return LocalRunner(tally_job(GROUPS).plan, Repository(root), copies, RunOptions(**options))
 
 
 def advance(made: LocalRunner, epochs: int = 1, count: int = 200) -> None:
@@ -89,7 +89,7 @@ def on_bases(root: Path, local: Path, parallelism: int) -> None:
 
 
 def expected_after(epochs: int, count: int = 200) -> dict[str, Any]:
-    made = LocalRunner(tally_job(GROUPS), Repository.in_memory(), MemoryCopies())
+    made = LocalRunner(tally_job(GROUPS).plan, Repository.in_memory(), MemoryCopies())
     advance(made, epochs, count)
     return comparable(committed_rows(made.coordinator.repository, GROUPS))
 
@@ -422,7 +422,7 @@ def test_a_table_that_is_damaged_on_this_host_fails_one_epoch_of_a_shard_and_is_
             copies = DiskCopies(tmp_path / "new", options, bases=NONE)
             checkpoint = Repository(elsewhere / "c")
             made = LocalRunner(
-                tally_job(GROUPS), checkpoint, copies, RunOptions(parallelism=parallelism)
+                tally_job(GROUPS).plan, checkpoint, copies, RunOptions(parallelism=parallelism)
             )
             made.epoch({"records": entries(made.coordinator.epoch, keys, keys=keys)})
 
@@ -605,7 +605,7 @@ class Restores(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.upload()
         if self.records:
-            reference = LocalRunner(tally_job(GROUPS), Repository.in_memory(), MemoryCopies())
+            reference = LocalRunner(tally_job(GROUPS).plan, Repository.in_memory(), MemoryCopies())
             for records in self.records:
                 reference.epoch({"records": records})
             expected = comparable(committed_rows(reference.coordinator.repository, GROUPS))

@@ -17,7 +17,7 @@ def mermaid_of(plan: Plan) -> str:
     >>> import statekit as sk
     >>> job = sk.Job("shop")
     >>> _ = job.source("orders", dict).sink("archive")
-    >>> print(mermaid_of(job))
+    >>> print(mermaid_of(job.plan))
     flowchart LR
         s0(["orders"])
         k0[/"archive"/]
@@ -32,7 +32,7 @@ def picture_of_plan(plan: Plan) -> Picture:
     >>> import statekit as sk
     >>> job = sk.Job("shop")
     >>> _ = job.source("orders", dict).sink("archive")
-    >>> [(node.kind, node.name) for node in picture_of_plan(job).nodes]
+    >>> [(node.kind, node.name) for node in picture_of_plan(job.plan).nodes]
     [('source', 'orders'), ('sink', 'archive')]
     """
     return _Diagram(plan).picture()

@@ -136,7 +136,7 @@ windows.collect()
 twice = sk.Aggregate(int, double, str, int.__add__)
 own = sk.OwnAggregate(twice, accumulator=int, result=str)
 windows.aggregate(twice=own, name="twice", into=TwiceByAd)
-for number, operator in enumerate(clicks._job.operators):
+for number, operator in enumerate(clicks.plan.operators):
     Path("{home}", str(number)).write_bytes(pickled(operator.declared).data)
 """
 

@@ -86,5 +86,5 @@ land(Flight("N1"), given["seen"])
 land(Landing("JFK"), **given)  # error: incompatible type "Landing"; expected "Flight"
 land(Flight("N1"), 5)  # error: incompatible type "int"; expected "ValueState[int]"
 land(Flight("N1"))  # error: Missing positional argument "seen"
-Harness(land, backend="disk")  # error: incompatible type
-Harness(len)  # error: incompatible type
+Harness(land, backend="disk")  # error: No overload variant of "Harness"
+Harness(len)  # error: No overload variant of "Harness"

@@ -2,9 +2,10 @@
 
 import datetime as dt
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, assert_type
 
 import statekit as sk
+from statekit.testing import Harness
 
 
 class Flight(NamedTuple):
@@ -71,3 +72,19 @@ def wrong(flight: Flight, ctx: sk.Context) -> None:
     ctx.timers.set(flight.at, clock="wall")  # error: expected "Literal['event', 'processing']"
     ctx.timers.set(ctx.watermark.hours)  # error: "datetime" has no attribute "hours"
     ctx.timers = None  # error: Property "timers" defined in "Context" is read-only
+
+
+@sk.process(key="tail")
+def in_runs(flights: Iterator[Flight]) -> Iterator[int]:
+    yield sum(1 for _ in flights)
+
+
+harness = Harness(follow)
+assert_type(harness.send({"tail": "N1", "at": dt.datetime(2026, 1, 1)}), list[str])
+assert_type(harness.late, list[Flight])
+assert_type(Harness(stream).late, list[Flight])
+assert_type(Harness(in_runs).late, list[Flight])
+assert_type(harness.errors, list[sk.FailedRecord])
+harness.send("N1")  # error: Argument 1 to "send" of "Harness"
+Harness(follow, backend="disk")  # error: No overload variant of "Harness"
+assert_type(stream.errors, sk.Stream[sk.FailedRecord])

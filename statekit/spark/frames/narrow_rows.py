@@ -46,7 +46,7 @@ def are_narrow(job: Plan) -> bool:
     ...     value: float
     >>> job = sk.Job("numbers")
     >>> _ = job.source("readings", Reading).aggregate(key="sensor", sum=sk.Sum("value")).sink("out")
-    >>> are_narrow(job)
+    >>> are_narrow(job.plan)
     True
     """
     try:

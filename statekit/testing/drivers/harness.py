@@ -5,9 +5,9 @@ call its function without a harness.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, cast
+from typing import Any, Generic, cast, overload
 
 from typing_extensions import TypeVar
 
@@ -19,7 +19,7 @@ from statekit.functions.failed_record import FailedRecord
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.plan import Operator
-from statekit.job.stream import Stream
+from statekit.job.stream import OperatorStream, Stream
 from statekit.keygroup import pack_group
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
@@ -34,9 +34,10 @@ _DRIVES = "a Harness drives"
 
 
 U = TypeVar("U", default=Any)
+T = TypeVar("T", default=Any)
 
 
-class Harness(JobDriver, Generic[U]):
+class Harness(JobDriver, Generic[U, T]):
     """Test driver of one operator: it runs the real task, repository and commit protocol.
 
     Parameters:
@@ -63,6 +64,39 @@ class Harness(JobDriver, Generic[U]):
     (2, None)
     """
 
+    @overload
+    def __init__(
+        self: Harness[U, T],
+        process: Process[Iterator[T], ..., U],
+        parallelism: int | None = None,
+        key_groups: int | None = None,
+        backend: Backend | WorkingCopies = "memory",
+        checkpoint: str | Path | Repository | None = None,
+        *,
+        allow_dropped_state: bool = False,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Harness[U, T],
+        process: Process[T, ..., U] | OperatorStream[U, T],
+        parallelism: int | None = None,
+        key_groups: int | None = None,
+        backend: Backend | WorkingCopies = "memory",
+        checkpoint: str | Path | Repository | None = None,
+        *,
+        allow_dropped_state: bool = False,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Harness[U, Any],
+        process: Process[Any, Any, U] | Stream[U],
+        parallelism: int | None = None,
+        key_groups: int | None = None,
+        backend: Backend | WorkingCopies = "memory",
+        checkpoint: str | Path | Repository | None = None,
+        *,
+        allow_dropped_state: bool = False,
+    ) -> None: ...
     def __init__(
         self,
         process: Process[Any, Any, U] | Stream[U],
@@ -74,7 +108,7 @@ class Harness(JobDriver, Generic[U]):
         allow_dropped_state: bool = False,
     ) -> None:
         self.process = process = process_of(process, _DRIVES)
-        self._late: list[Any] = []
+        self._late: list[T] = []
         self._errors: list[FailedRecord] = []
         job = job_of(process, key_groups)
         super().__init__(
@@ -86,12 +120,13 @@ class Harness(JobDriver, Generic[U]):
         (operator,) = self._job.plan.operators
         return operator
 
-    def send(self, *records: Any, broadcast: Sequence[Any] = ()) -> list[U]:
+    def send(self, *records: T | Mapping[str, Any], broadcast: Sequence[Any] = ()) -> list[U]:
         """Run one epoch over these records, commit it, and return its outputs.
 
         An error restores the last committed epoch.
 
         Parameters:
+            records: of the type of the function, or mappings of its fields.
             broadcast: records for the functions decorated with `@….on_broadcast`, in all shards.
 
         Raises:
@@ -146,7 +181,7 @@ class Harness(JobDriver, Generic[U]):
         return emitted["outputs"]
 
     @property
-    def late(self) -> list[Any]:
+    def late(self) -> list[T]:
         """The late records so far, in order."""
         return self._late[:]
 
@@ -188,7 +223,7 @@ class Harness(JobDriver, Generic[U]):
         backend: Backend | WorkingCopies = "memory",
         *,
         allow_dropped_state: bool = False,
-    ) -> Harness[U]:
+    ) -> Harness[U, T]:
         """Return a harness that starts from a directory of `checkpoint`, or from a savepoint. The
         directory does not change.
         """

@@ -234,7 +234,9 @@ def test_a_handler_that_fails_leaves_all_shards_as_they_were(backend: Backend) -
     with pytest.raises(sk.StateTypeError) as refused:
         harness.broadcast(Rate(5, 1.0))  # type: ignore[arg-type]
     assert "while operator 'in_dollars' handled Rate(currency=5" in refused.value.__notes__[0]
-    with pytest.raises(sk.ProcessError, match="source 'broadcast': records are of type Rate, and this"):
+    with pytest.raises(
+        sk.ProcessError, match="source 'broadcast': records are of type Rate, and this"
+    ):
         harness.broadcast(price("a", 1))
     assert harness.epoch == 0
 

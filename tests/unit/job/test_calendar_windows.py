@@ -44,7 +44,11 @@ def utc(text: str) -> dt.datetime:
 
 
 def windowed(window: Any, **options: Any) -> Any:
-    source = sk.Job("calendar").source("events", Event)
+    return windows_of(sk.Job("calendar"), window, **options)
+
+
+def windows_of(job: sk.Job, window: Any, **options: Any) -> Any:
+    source = job.source("events", Event)
     return source.window(window, key="key", event_time="at", **options)
 
 
@@ -116,10 +120,9 @@ def test_windows_begin_where_the_clock_of_the_zone_says(
 
 
 def counted(window: Any, *times: dt.datetime, **options: Any) -> list[Any]:
-    stream = windowed(window, **options).count()
-    stream.sink("out")
-    found: list[Any] = stream._job.run({"events": [Event("k", at) for at in times]})["out"]
-    return found
+    job = sk.Job("calendar")
+    windows_of(job, window, **options).count().sink("out")
+    return job.run({"events": [Event("k", at) for at in times]})["out"]
 
 
 def test_without_a_zone_months_and_years_are_in_utc_and_weeks_begin_on_thursday() -> None:
@@ -278,12 +281,13 @@ RECORDS = [
 def test_combined_records_have_the_results_of_single_ones(
     size: str, options: dict[str, Any]
 ) -> None:
-    windows = windowed(sk.tumbling(size, zone=BERLIN), lateness="1 day", **options)
+    job = sk.Job("calendar")
+    windows = windows_of(job, sk.tumbling(size, zone=BERLIN), lateness="1 day", **options)
     windows.sum("value", name="combined").sink("combined")
     own = sk.OwnAggregate(OWN, accumulator=int, result=int, field="value")
     windows.aggregate(value=own, name="single").sink("single")
     windows.collect("value", name="listed").sink("listed")
-    run = windows.count()._job.run({"events": RECORDS}, epoch_size=6)
+    run: Any = job.run({"events": RECORDS}, epoch_size=6)
     found = sorted(map(tuple, run["combined"]))
     assert found == sorted(map(tuple, run["single"])) != []
     assert found == sorted((*result[:3], sum(result.value)) for result in run["listed"])

@@ -345,7 +345,12 @@ def test_a_key_sees_the_records_of_the_first_input_first() -> None:
 def test_a_source_of_several_types_keeps_the_order_in_which_they_came() -> None:
     job = sk.Job("shop")
     job.source("events", Order, Payment).process(trail).sink("out")
-    given = [payment("a", 1, 1), order("a", 1, 2), payment("a", 1, 3), order("a", 1, 4)]
+    given: list[Order | Payment] = [
+        payment("a", 1, 1),
+        order("a", 1, 2),
+        payment("a", 1, 3),
+        order("a", 1, 4),
+    ]
     done = job.run({"events": given}, epoch_size=3)
     assert done.outputs["out"][-1] == ("a", "P1 O2 P3 O4")
     assert Harness(trail).send(*given)[-1] == ("a", "P1 O2 P3 O4")
@@ -558,7 +563,7 @@ def test_joined_state_survives_crashes_and_another_parallelism(
     harness.send(order("a", 1, 1), payment("b", 1, 2))
     harness.crash()
     with pytest.raises(sk.ProcessError):
-        harness.send(payment("a", 1, 3), "nonsense")
+        harness.send(payment("a", 1, 3), "nonsense")  # type: ignore[arg-type]
     found = harness.send(payment("a", 1, 4), order("b", 1, 5))
     assert Counter(found) == Counter([Settled("a", 1, 4), Settled("b", 5, 2)])
     assert harness.state("payments", "a") == [4]

@@ -13,11 +13,13 @@ import statekit
 from tests.support.places import ROOT
 
 # What a user has in other ways: messages with values of users, whether a value, a number, a
-# duration or a choice of bounds is of its type, and calls that a document of the job keeps.
+# duration or a choice of bounds is of its type, calls that a document of the job keeps, and the
+# class of `job.plan`.
 MESSAGES_AND_CHECKS = {
     "statekit.state.closed_bounds": {"ClosedBounds", "closed_ends"},
     "statekit.declared_call": {"declarable"},
     "statekit.job.declarations": {"declares"},
+    "statekit.job.plan": {"Plan"},
     "statekit.state.options": {"ttl_fault"},
     "statekit.shown": {"shown"},
     "statekit.number_faults": {"int_fault"},

@@ -237,7 +237,7 @@ def moments_at_once(
 def test_values_expire_as_with_a_function_that_takes_one_record(
     given: list[tuple[str, int]],
 ) -> None:
-    harnesses = [
+    harnesses: list[Harness[Any]] = [
         Harness(sk.process(key="user", event_time="at", lateness="1 hour")(fn))
         for fn in (one_moment, moments_at_once)
     ]

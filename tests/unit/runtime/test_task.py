@@ -266,7 +266,7 @@ def test_a_record_without_its_key_field_is_refused() -> None:
 def test_records_of_the_wrong_type_are_refused() -> None:
     for wrong in ({"user": "a"}, {"user": 5, "value": 1}, 5, ("a", 1), None):
         with pytest.raises(sk.ProcessError, match="'add', source 'records'"):
-            Harness(add).send(wrong)
+            Harness(add).send(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("key", [None, 5, 1.5, ["a"]])

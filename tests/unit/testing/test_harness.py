@@ -100,7 +100,7 @@ def test_an_unknown_state_is_refused_with_the_known_ones() -> None:
 
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(sk.StateTypeError, match="backend='disk'"):
-        Harness(spend, backend="disk")  # type: ignore[arg-type]
+        Harness(spend, backend="disk")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

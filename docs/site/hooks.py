@@ -17,6 +17,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from statekit.state.base import State
+from statekit.testing import models
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
@@ -104,7 +107,24 @@ def _members(module: str) -> str:
     """Return a page with the public names of a module."""
     names = sorted(importlib.import_module(module).__all__)
     is_module = {name for name in names if f"{module}.{name}" in MODULES or name.startswith("__")}
-    return "".join(f"::: {module}.{name}\n\n" for name in names if name not in is_module)
+    return "".join(_member(module, name) for name in names if name not in is_module)
+
+
+def _member(module: str, name: str) -> str:
+    """Return the part of a page about one public name.
+
+    Of a class of states, it has what functions call: the names that its model for tests has, too.
+    The others are those of the runtime.
+    """
+    cls = getattr(importlib.import_module(module), name)
+    bases = cls.__mro__ if isinstance(cls, type) and issubclass(cls, State) else ()
+    of_model = (base.__name__.replace("State", "Model") for base in bases)
+    model = next((getattr(models, each) for each in of_model if each in models.__all__), None)
+    if model is None:
+        return f"::: {module}.{name}\n\n"
+    shared = {*dir(cls)} & {*dir(model)} - {*dir(State)}
+    called = sorted(each for each in shared if not each.startswith("_"))
+    return f"::: {module}.{name}\n    options:\n      members: [{', '.join(called)}]\n\n"
 
 
 def _commands() -> str:

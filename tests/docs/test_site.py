@@ -62,6 +62,16 @@ def test_each_page_of_the_documents_is_a_page_of_the_site(site: Path) -> None:
         assert built.exists(), f"{source} is not built"
 
 
+def test_the_reference_of_a_state_has_what_functions_call(site: Path) -> None:
+    page = (site / "reference/api/statekit.html").read_text()
+    for name, members in {
+        "ValueState": "clear exists expire_in get update value",
+        "OperatorListState": "append clear count extend get index update",
+    }.items():
+        found = set(re.findall(rf"id=\"?statekit\.{name}\.(\w+)", page))
+        assert found and found <= {*members.split()}
+
+
 def test_nothing_is_loaded_from_other_hosts(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 150

@@ -30,6 +30,18 @@ class ListState(ManyRowState, Sequence[T]):
     Appending reads nothing. Reading streams, so a list of any length can be iterated. An iterator
     sees the list as it was when the iteration began. An empty list and no list are equal. None
     elements are refused unless T is Optional.
+
+    Declare a parameter of a process function as one. Calls see the list of their key.
+
+    >>> from collections.abc import Iterator
+    >>> import statekit as sk
+    >>> from statekit.testing import Harness
+    >>> @sk.process(key="user")
+    ... def visits(page: dict, seen: sk.ListState[str]) -> Iterator[list[str]]:
+    ...     seen.append(page["path"])
+    ...     yield seen.get()
+    >>> Harness(visits).send({"user": "ada", "path": "/"}, {"user": "ada", "path": "/buy"})
+    [['/'], ['/', '/buy']]
     """
 
     # What was appended at this key and those before it: `_pending` has the rows, and `_prefixes` of

@@ -57,6 +57,19 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     An access to one entry reads and writes that entry only. `items()`, `keys()`, `values()` and
     `scan` stream in key order (the order of the type: numbers by value, text by code point) and see
     the map as it was when the iteration began. `len` counts by scanning.
+
+    Declare a parameter of a process function as one. Calls see the map of their key.
+
+    >>> from collections.abc import Iterator
+    >>> import statekit as sk
+    >>> from statekit.testing import Harness
+    >>> @sk.process(key="shop")
+    ... def stock(move: dict, left: sk.MapState[str, int]) -> Iterator[tuple[int, list[str]]]:
+    ...     left[move["item"]] = left.get(move["item"], 0) + move["count"]
+    ...     yield left[move["item"]], list(left)
+    >>> moves = [{"shop": 1, "item": "pen", "count": 5}, {"shop": 1, "item": "ink", "count": 2}]
+    >>> Harness(stock).send(*moves)
+    [(5, ['pen']), (2, ['ink', 'pen'])]
     """
 
     __slots__ = ("_encode_key", "_last")

@@ -38,6 +38,18 @@ class OperatorState(ValueState[T]):
 
     Declare with `Annotated[…, Redistribute(…)]` how it is redistributed when the parallelism
     changes.
+
+    Declare a parameter of a process function as one.
+
+    >>> from collections.abc import Iterator
+    >>> import statekit as sk
+    >>> from statekit.testing import Harness
+    >>> @sk.process(key="user")
+    ... def numbered(event: dict, last: sk.OperatorState[int]) -> Iterator[int]:
+    ...     last.update((last.get() or 0) + 1)
+    ...     yield last.get() or 0
+    >>> Harness(numbered, parallelism=1).send({"user": "ada"}, {"user": "bob"})
+    [1, 2]
     """
 
     __slots__ = ()
@@ -51,6 +63,20 @@ class OperatorListState(ListState[T]):
 
     Declare with `Annotated[…, Redistribute(…)]` how it is redistributed when the parallelism
     changes.
+
+    Declare a parameter of a process function as one.
+
+    >>> from collections.abc import Iterator
+    >>> import statekit as sk
+    >>> from statekit.testing import Harness
+    >>> @sk.process(key="user")
+    ... def batched(event: dict, waiting: sk.OperatorListState[str]) -> Iterator[list[str]]:
+    ...     waiting.append(event["user"])
+    ...     if len(waiting) == 2:
+    ...         yield sorted(waiting)
+    ...         waiting.clear()
+    >>> Harness(batched, parallelism=1).send({"user": "ada"}, {"user": "bob"})
+    [['ada', 'bob']]
     """
 
     __slots__ = ()
@@ -63,6 +89,23 @@ class BroadcastState(MapState[K, V]):
     """One map per shard, equal in all shards. A broadcast input writes it, and all keys read it.
 
     Only a function decorated with `@….on_broadcast` may change it.
+
+    Declare a parameter of a process function as one.
+
+    >>> from collections.abc import Iterator
+    >>> import statekit as sk
+    >>> from statekit.testing import Harness
+    >>> @sk.process(key="customer")
+    ... def in_cents(order: dict, rates: sk.BroadcastState[str, int]) -> Iterator[int]:
+    ...     yield order["price"] * rates.get(order["currency"], 1)
+    >>> @in_cents.on_broadcast
+    ... def changed(rate: dict, rates: sk.BroadcastState[str, int]) -> None:
+    ...     rates[rate["currency"]] = rate["cents"]
+    >>> harness = Harness(in_cents)
+    >>> harness.broadcast({"currency": "EUR", "cents": 108})
+    []
+    >>> harness.send({"customer": "ada", "price": 5, "currency": "EUR"})
+    [540]
     """
 
     __slots__ = ()

@@ -23,7 +23,11 @@ Out = TypeVar("Out")
 @declarable("Default")
 @dataclass(frozen=True)
 class Default:
-    """The value of an absent `ValueState`: `Annotated[ValueState[int], Default(0)]`."""
+    """The value of an absent `ValueState`: `Annotated[ValueState[int], Default(0)]`.
+
+    Parameters:
+        value: of the declared type. Each read gets a copy of it.
+    """
 
     value: Any
 

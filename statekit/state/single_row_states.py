@@ -108,6 +108,19 @@ class ValueState(SingleRowState, Generic[T]):
 
     An absent value reads as None, or as the declared `Default`. `update(None)` is an error unless
     the declared type is Optional: use `clear()`.
+
+    Declare a parameter of a process function as one. Calls see the value of their key.
+
+    >>> from collections.abc import Iterator
+    >>> import statekit as sk
+    >>> from statekit.testing import Harness
+    >>> @sk.process(key="customer")
+    ... def spent(order: dict, total: sk.ValueState[int]) -> Iterator[int]:
+    ...     total.update((total.get() or 0) + order["cents"])
+    ...     yield total.get() or 0
+    >>> orders = [{"customer": "ada", "cents": 500}, {"customer": "ada", "cents": 20}]
+    >>> Harness(spent).send(*orders)
+    [500, 520]
     """
 
     __slots__ = ("_default", "_default_row")
@@ -391,7 +404,23 @@ class _Accumulating(SingleRowState):
 
 
 class ReducingState(_Accumulating, Generic[T]):
-    """One value per key that combines all added values: `Annotated[…, Reduce(max)]`."""
+    """One value per key that combines all added values: `Annotated[…, Reduce(max)]`.
+
+    Declare a parameter of a process function as one. Calls see the value of their key.
+
+    >>> from collections.abc import Iterator
+    >>> from typing import Annotated
+    >>> import statekit as sk
+    >>> from statekit.testing import Harness
+    >>> @sk.process(key="auction")
+    ... def highest(
+    ...     bid: dict, price: Annotated[sk.ReducingState[int], sk.Reduce(max)]
+    ... ) -> Iterator[int]:
+    ...     price.add(bid["price"])
+    ...     yield price.get() or 0
+    >>> Harness(highest).send({"auction": 1, "price": 7}, {"auction": 1, "price": 5})
+    [7, 7]
+    """
 
     __slots__ = ("_combine", "_counts")
 
@@ -456,7 +485,24 @@ class ReducingState(_Accumulating, Generic[T]):
 
 
 class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
-    """One accumulator per key: `Annotated[…, Aggregate(create, add, result, merge)]`."""
+    """One accumulator per key: `Annotated[…, Aggregate(create, add, result, merge)]`.
+
+    Declare a parameter of a process function as one. Calls see the result of their key.
+
+    >>> from collections.abc import Iterator
+    >>> from typing import Annotated
+    >>> import statekit as sk
+    >>> from statekit.testing import Harness
+    >>> longest = sk.Aggregate(str, lambda longest, word: max(longest, word, key=len), len)
+    >>> @sk.process(key="user")
+    ... def length(
+    ...     text: dict, state: Annotated[sk.AggregatingState[str, str, int], longest]
+    ... ) -> Iterator[int]:
+    ...     state.add(text["word"])
+    ...     yield state.get() or 0
+    >>> Harness(length).send({"user": "ada", "word": "stream"}, {"user": "ada", "word": "of"})
+    [6, 6]
+    """
 
     __slots__ = ("_added", "_aggregate", "_copies_added")
 

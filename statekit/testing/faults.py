@@ -285,6 +285,10 @@ class WrappedBackend:
 class FaultyBackend(WrappedBackend):
     """A backend with faults: it raises `StorageError`, as RocksDB does on a bad disk.
 
+    Parameters:
+        inner: the backend that has the rows.
+        faults: when operations fail.
+
     Code above a backend cannot detect a flipped or torn row: RocksDB has checksums of its own.
 
     >>> from statekit.backend.interface import MemoryBackend
@@ -328,6 +332,7 @@ class FaultyCopies:
 
     Parameters:
         inner: `MemoryCopies` or `DiskCopies`.
+        faults: when operations fail.
     """
 
     def __init__(self, inner: WorkingCopies, faults: Faults) -> None:

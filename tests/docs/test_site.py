@@ -69,7 +69,8 @@ def test_the_reference_of_a_state_has_what_functions_call(site: Path) -> None:
         "OperatorListState": "append clear count extend get index update",
     }.items():
         found = set(re.findall(rf"id=\"?statekit\.{name}\.(\w+)", page))
-        assert found and found <= {*members.split()}
+        assert found
+        assert found <= {*members.split()}
 
 
 def test_nothing_is_loaded_from_other_hosts(site: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import rlcompleter
 import runpy
 import subprocess
@@ -244,6 +245,23 @@ def test_every_public_method_is_documented(module: str, name: str) -> None:
             # What implements a protocol is documented there.
             said = [getattr(cls, member, None) for cls in (thing, Backend, MutableMapping)]
             assert any(map(inspect.getdoc, said)), f"{name}.{member} has no docstring"
+
+
+@pytest.mark.parametrize(("module", "name"), EVERY)
+def test_the_help_of_a_class_has_its_arguments_or_says_what_creates_it(
+    module: str, name: str
+) -> None:
+    cls = getattr(MODULES[module][0], name)
+    if not inspect.isclass(cls) or issubclass(cls, Exception):
+        return
+    text = inspect.getdoc(cls) or ""
+    if re.search(r"Created by|Declare a parameter|An element of", text):
+        return
+    varying = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    for parameter in inspect.signature(cls).parameters.values():
+        if parameter.kind not in varying:
+            described = re.search(rf"^ +(\w+, )*{parameter.name}(, \w+)*:", text, re.MULTILINE)
+            assert described, f"{name}: nothing about {parameter.name}"
 
 
 def test_every_error_has_a_kind_of_its_own() -> None:

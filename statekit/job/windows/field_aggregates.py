@@ -105,7 +105,11 @@ class FieldAggregate(ABC):
 @declarable("Count")
 @dataclass(frozen=True)
 class Count(FieldAggregate):
-    """The number of records; of a field, the number of values other than None."""
+    """The number of records; of a field, the number of values other than None.
+
+    Parameters:
+        field: the field; None for the records.
+    """
 
     field: str | None = None
     verb = "count"
@@ -152,6 +156,9 @@ class Sum(_OfField):
     """The sum of a field. None is skipped; the sum of only None is None.
 
     Floats are added batch by batch, so the last digits depend on how records were batched.
+
+    Parameters:
+        field: the name of the field.
     """
 
     verb = "sum"
@@ -161,7 +168,11 @@ class Sum(_OfField):
 @declarable("Min")
 @dataclass(frozen=True)
 class Min(_OfField):
-    """The smallest value of a field. None is skipped, and so is NaN if there are numbers."""
+    """The smallest value of a field. None is skipped, and so is NaN if there are numbers.
+
+    Parameters:
+        field: the name of the field.
+    """
 
     verb = "min"
 
@@ -169,7 +180,11 @@ class Min(_OfField):
 @declarable("Max")
 @dataclass(frozen=True)
 class Max(_OfField):
-    """The largest value of a field. None is skipped, and so is NaN if there are numbers."""
+    """The largest value of a field. None is skipped, and so is NaN if there are numbers.
+
+    Parameters:
+        field: the name of the field.
+    """
 
     verb = "max"
 
@@ -177,7 +192,11 @@ class Max(_OfField):
 @declarable("Mean")
 @dataclass(frozen=True)
 class Mean(FieldAggregate):
-    """The mean of a field: a float for numbers. None is skipped; the mean of only None is None."""
+    """The mean of a field: a float for numbers. None is skipped; the mean of only None is None.
+
+    Parameters:
+        field: the name of the field.
+    """
 
     field: str
     verb = "mean"
@@ -364,6 +383,9 @@ class Collect(FieldAggregate):
 
     Without windows the state is a `ListState`: an epoch writes the new elements. A result is the
     whole list, which is read for it. The list of a window of time is in the order of time.
+
+    Parameters:
+        field: the field; None for the records.
     """
 
     field: str | None = None

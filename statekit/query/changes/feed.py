@@ -49,6 +49,8 @@ _CHECKED_EVERY_S = 1.0
 class EpochChanges:
     """The changes of a state in an epoch. Each iteration reads them again from the checkpoint.
 
+    Created by a `Feed`, one for each epoch.
+
     Attributes:
         epoch: its number.
         kind: origin of the changes. Empty the table before a "snapshot".

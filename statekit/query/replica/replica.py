@@ -58,7 +58,12 @@ _CLOSED = "the replica was closed: open it again"
 
 
 class Answer(NamedTuple, Generic[V]):
-    """The result of a read, and its epoch."""
+    """The result of a read, and its epoch.
+
+    Attributes:
+        value: what was read; None if there is none.
+        epoch: the committed epoch after which it was read.
+    """
 
     value: V
     epoch: int

@@ -17,15 +17,13 @@ from tests.support.places import ROOT
 
 _FILE = ROOT / "tests/durations.json"
 
-LONG_S = 0.4
+LONG_S = 0.7
 """A function is a slow test if it takes longer with one of its parameters."""
 
-FUNCTION_S = 1.0
-HEAVY_S = 0.7
+FUNCTION_S = 2.0
 FILE_S = 6.0
-"""A function has so much time, or one of its parameters. Functions that take longer than the second
-with one of them have the third together in each file, or the first of them runs. The others run in
-`make soak`.
+"""A function has so much time, or one of its parameters, and the long functions of a file so much
+together, or the first of them. The others run in `make soak`.
 """
 
 _STORED_S = 0.05
@@ -70,9 +68,9 @@ class Durations:
 
     def share_of(self, tests: Iterable[str]) -> set[str]:
         """Return the tests that run each time: as many parameters of a function as fit into
-        `FUNCTION_S`, spread evenly over all, and the heavy functions of a file that come first.
+        `FUNCTION_S`, spread evenly over all, and the long functions of a file that come first.
 
-        >>> durations = Durations({"a.py::sum": 0.4, "a.py::copy": 0.9, "a.py::kill": 7.0})
+        >>> durations = Durations({"a.py::sum": 0.8, "a.py::copy": 0.9, "a.py::kill": 7.0})
         >>> sums = [f"a.py::sum[{number}]" for number in range(5)]
         >>> sorted(durations.share_of([*sums, "a.py::copy", "a.py::kill"]))
         ['a.py::copy', 'a.py::sum[0]', 'a.py::sum[2]']
@@ -85,7 +83,7 @@ class Durations:
         for function, there in of_functions.items():
             seconds, file = self.of(function), file_of(function)
             fit = min(len(there), max(1, int(FUNCTION_S / seconds))) if seconds else len(there)
-            if seconds > HEAVY_S:
+            if seconds > LONG_S:
                 if spent[file] and spent[file] + fit * seconds > FILE_S:
                     continue
                 spent[file] += fit * seconds

@@ -40,6 +40,12 @@ MODULES = {
 """What the reference of the API has pages of."""
 
 
+FOUND_FIRST = {"start/": 4, "how-to/": 4, "guide/": 4, "operate/": 4, "explain/": 2}
+FOUND_LAST = {"reference/api/": 0.5, "decisions/": 0.2, "internals/": 0.2, "benchmarks/": 0.2}
+"""How much the search prefers pages whose path begins so; others have 1. People who search have a
+task, and long pages about decisions would be found first."""
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Make the navigation from the parts of `docs/README.md` and the pages that they list."""
     config.nav = [{"Home": "README.md"}, *map(_part, _parts())]
@@ -138,9 +144,11 @@ def _commands() -> str:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Change what the forge and the site read differently: lists and tables right after a line,
-    and links to files that are no pages.
+    and links to files that are no pages. Set the rank of the page in the search.
     """
     own = page.file.src_uri
+    boosts = (FOUND_FIRST | FOUND_LAST).items()
+    page.meta["search"] = {"boost": next((n for of, n in boosts if own.startswith(of)), 1)}
     source = next((name for name, of in OTHERS.items() if of == own), None)
     source = "examples/README.md" if own == "examples.md" else source
     at = f"docs/{own}" if source is None else source

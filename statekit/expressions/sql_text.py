@@ -96,7 +96,12 @@ EXTRACT(hour FROM time), CAST(a AS type)
 
     try:
         return _Reader(text).node(sqlglot.parse_one(text, into=Condition), 0)
-    except (SqlglotError, RecursionError) as error:
+    except RecursionError:
+        raise StateTypeError(
+            f"expression {shown(text)}: its parentheses are nested too deep: leave out those that "
+            "it does not need, or compute a part in a select() before"
+        ) from None
+    except SqlglotError as error:
         found = [each.get("description") for each in getattr(error, "errors", ())]
         why = next(filter(None, found), "it cannot be read as one expression")
         raise StateTypeError(f"expression {shown(text)} is not SQL: {why}") from None

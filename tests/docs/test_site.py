@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.support.browser import browser, page
 from tests.support.places import DOCS, ROOT
@@ -123,3 +123,25 @@ def test_the_search_works_from_disk(site: Path, chromium: Browser) -> None:
         found.wait_for()
         found.click()
         shown.wait_for_url("**/operate/savepoints.html**")
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("deduplicate", "guide/per-key.html"),
+        ("session window", "guide/windows.html"),
+        ("debug failed epoch", "guide/replay.html"),
+        ("bootstrap", "guide/bootstrap.html"),
+        ("restore savepoint", "operate/savepoints.html"),
+    ],
+)
+def test_the_search_finds_the_page_of_a_task_first(
+    site: Path, chromium: Browser, typed: str, name: str
+) -> None:
+    with page(chromium) as shown:
+        shown.goto((site / "index.html").as_uri())
+        shown.click("input[name=query]")
+        shown.keyboard.type(typed, delay=20)
+        expect(shown.locator(".md-search-result__meta")).to_contain_text("matching")
+        found = shown.locator(".md-search-result__link").first
+        expect(found).to_have_attribute("href", re.compile(re.escape(name)))

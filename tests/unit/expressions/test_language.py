@@ -130,6 +130,7 @@ REFUSED = [
     ("99999999999999999999 > i", "does not fit into 64 bits"),
     ("INTERVAL '1' MONTH < wait", "an interval is a whole number of"),
     (" + ".join(["i"] * 200), "nested more than"),
+    ("(" * 90 + "i" + " + 1)" * 90 + " > 1", "its parentheses are nested too deep"),
 ]
 
 

@@ -357,7 +357,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
             raise StateTypeError(
                 f"{store.where}: update takes a function of a value and a record, not {shown(fn)}"
             )
-        parts = [*store.cell_parts(key, sort), store.record_part(stream)]
+        parts = [*store.cell_parts(key, sort), store.record_part("update", stream)]
         results = {"before": optional(store.value), "value": optional(store.value)}
         check = store.checked("update", stream, name, "the function", optional(store.value))
         handle = partial(operations.update, changed=fn, check=check)
@@ -388,7 +388,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
         The parameters and errors are those of `put`.
         """
         store = self._operator
-        parts = [*store.cell_parts(key, sort), store.record_part(stream)]
+        parts = [*store.cell_parts(key, sort), store.record_part("put_if_absent", stream)]
         check_request_parts(
             stream, f"{store.where}.put_if_absent", [RequestPart("value", store.value, value)]
         )
@@ -429,7 +429,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
         The other parameters, and the errors, are those of `put`.
         """
         store = self._operator
-        parts = [*store.cell_parts(key, sort), store.record_part(stream)]
+        parts = [*store.cell_parts(key, sort), store.record_part("compare_and_set", stream)]
         given = {"expected": expected, "value": value}
         compared = [RequestPart(part, optional(store.value), of) for part, of in given.items()]
         check_request_parts(stream, f"{store.where}.compare_and_set", compared)
@@ -556,7 +556,7 @@ class KVStore(SortedOperations[K, V], ReducingOperations[K, V], ExpiringOperatio
         The parameters and errors are those of `get`.
         """
         store = self._operator
-        parts = [*store.cell_parts(key, sort), store.record_part(stream)]
+        parts = [*store.cell_parts(key, sort), store.record_part("get_with", stream)]
         return store.got("get_with", stream, parts, as_of, into, name)
 
     @overload

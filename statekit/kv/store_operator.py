@@ -273,7 +273,9 @@ class StoreOperator:
             )
         return given
 
-    def record_part(self, stream: Stream[Any]) -> RequestPart:
+    def record_part(self, kind: str, stream: Stream[Any]) -> RequestPart:
+        """Return the part of a request that is the record, after checking the stream."""
+        self._plan_of(kind, stream)
         return RequestPart("record", stream.record_class, WHOLE)
 
     def got(
@@ -294,8 +296,8 @@ class StoreOperator:
         results["status"] = str
         return self.added(kind, stream, parts, results, operations.get_as_of, into, name)
 
-    def named(self, kind: str, stream: Stream[Any], name: str | None) -> str:
-        """Check that an operation can be added, and return the name of its answers."""
+    def _plan_of(self, kind: str, stream: Stream[Any]) -> Plan:
+        """Return the plan of the store's job, after checking that a stream is one of it."""
         plan = self.plan
         if plan is None:
             raise StateTypeError(
@@ -304,8 +306,13 @@ class StoreOperator:
         own: object = getattr(stream, "plan", None)
         if own is not plan:
             raise StateTypeError(
-                f"{self.where}: {kind} takes a stream of job {plan.name!r}, not {stream!r}"
+                f"{self.where}: {kind} takes a stream of job {plan.name!r}, not {shown(stream)}"
             )
+        return plan
+
+    def named(self, kind: str, stream: Stream[Any], name: str | None) -> str:
+        """Check that an operation can be added, and return the name of its answers."""
+        plan = self._plan_of(kind, stream)
         if " | " in stream.name:
             raise StateTypeError(
                 f"{self.where}: {kind} takes the records of one stream, and {stream.name} is a "

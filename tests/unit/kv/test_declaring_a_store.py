@@ -102,6 +102,26 @@ REFUSED: dict[str, tuple[dict[str, Any], Act, str]] = {
         "put takes a stream of job 'bank', not <Stream 'payments' of Payment>",
     ),
     "no stream": ({}, lambda d: d.store.get([Query("a")], key="account"), "takes a stream of job"),
+    "no stream of records": (
+        {},
+        lambda d: d.store.get_with([Query("a")], key="account"),
+        "get_with takes a stream of job 'bank', not",
+    ),
+    "no stream to update from": (
+        {},
+        lambda d: d.store.update("payments", lambda value, record: 1, key="account"),
+        "update takes a stream of job 'bank', not 'payments'",
+    ),
+    "no stream to put from": (
+        {},
+        lambda d: d.store.put_if_absent(None, key="account", value="cents"),
+        "put_if_absent takes a stream of job 'bank', not None",
+    ),
+    "no stream to compare with": (
+        {},
+        lambda d: d.store.compare_and_set({}, key="account", expected="note", value="cents"),
+        "compare_and_set takes a stream of job 'bank', not {}",
+    ),
     "a union": (
         {},
         lambda d: d.store.get(d.payments.union(d.queries), key="account"),

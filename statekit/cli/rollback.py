@@ -80,8 +80,9 @@ def print_rollback(plan: Rollback) -> None:
     for line in (
         _input_text(last, target),
         f"{abandoned}: no longer part of the history; `--epoch` still reads them",
-        f"outputs of {abandoned}: Parquet sinks remove them when the job next writes; callbacks "
-        "and other writers cannot, and get later epochs under new numbers",
+        f"outputs of {abandoned}: files and tables lose them when the job next writes, as far as "
+        "the sink can; topics, callbacks and writers of Spark keep them, and get later epochs "
+        "under new numbers",
     ):
         say(line)
 

@@ -63,6 +63,9 @@ from statekit.watermark import BEGINNING, END, advanced
 
 _log = logging.getLogger("statekit.run")
 
+_OF_ANOTHER_CHECKPOINT = ("savepoint", "transform", "import")
+"""Causes of first epochs that have the number of an epoch of another checkpoint."""
+
 
 @dataclass(frozen=True)
 class StartPoint:
@@ -412,11 +415,13 @@ class Coordinator:
         """Ranges of epochs without outputs: first and last numbers.
 
         These are epochs that were rolled back, and epochs that no run made: a run that stopped
-        before its commit may have written outputs under such a number.
+        before its commit may have written outputs under such a number. The first epoch of a
+        checkpoint that continues another one has a number that counts there, with its outputs.
         """
         if self.last is None:
             return ()
-        own = () if self.last.cause == "records" else ((self.last.epoch, self.last.epoch),)
+        has_outputs = self.last.cause in ("records", *_OF_ANOTHER_CHECKPOINT)
+        own = () if has_outputs else ((self.last.epoch, self.last.epoch),)
         return (*((first, end + 1) for first, end in self.last.abandoned), *own)
 
     def plans(self, operator: str) -> ShardPlans:

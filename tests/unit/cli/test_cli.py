@@ -339,7 +339,7 @@ def test_rollback_prints_its_plan_and_carries_it_out(going: Path) -> None:
         "to epoch   1, committed",
         "as epoch 4",
         "epochs 2–3: no longer part of the history",
-        "callbacks and other writers cannot",
+        "callbacks and writers of Spark keep them",
     ):
         assert told in dry.stdout
         assert told in done.stdout

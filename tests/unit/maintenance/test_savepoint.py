@@ -335,6 +335,29 @@ def test_a_run_from_a_savepoint_reads_each_record_once_and_continues_its_epoch_n
     assert state_of(harness, plain_state(first + second)) == plain_state(first + second)
 
 
+@pytest.mark.parametrize("way", ["savepoint", "transform"])
+def test_a_job_in_a_new_checkpoint_keeps_the_outputs_of_all_epochs_before(
+    tmp_path: Path, way: str
+) -> None:
+    first, second = halves()
+    job, sink = tally_job(16), sk.sinks.json_lines(tmp_path / "outputs")
+    given: dict[str, Any] = {"outputs": {"outputs": sink}, "epoch_size": 20}
+    job.run({"records": first}, checkpoint=tmp_path / "old", **given)
+    files = {path.name: path.read_text() for path in (tmp_path / "outputs").glob("*.jsonl")}
+    if way == "transform":
+        sk.transform(job)(lambda old: old.copy("tally")).run(
+            tmp_path / "old", into=tmp_path / "new"
+        )
+    else:
+        write_savepoint(Repository(tmp_path / "old"), "s")
+        given["from_savepoint"] = tmp_path / "old/savepoints/s"
+    job.run({"records": first + second}, checkpoint=tmp_path / "new", **given)
+    continued = {path.name: path.read_text() for path in (tmp_path / "outputs").glob("*.jsonl")}
+    assert len(files) == 3
+    assert len(continued) == 6
+    assert {name: continued[name] for name in files} == files
+
+
 def test_starting_again_with_the_same_arguments_continues(tmp_path: Path, half_way: str) -> None:
     first, second = halves()
     for records in (first, first + second[:10], first + second):

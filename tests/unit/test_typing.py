@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.support.mypy_reports import mypy_reports
 from tests.support.places import TESTS
 
 CASES = sorted((TESTS / "typing_cases").glob("*.py"))
 _MARK = re.compile(r"# error: (?P<said>.*)$")
-_REPORT = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+): error: (?P<said>.*)$")
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, list[str]]]:
     """What one run of mypy says, by file and line."""
-    settings = tmp_path_factory.mktemp("mypy") / "mypy.ini"
-    settings.write_text(
-        "[mypy]\nstrict = true\npython_version = 3.11\ncolor_output = false\n"
-        f"mypy_path = {TESTS.parent / 'typings'}\n"
-        f"cache_dir = {Path(tempfile.gettempdir()) / 'statekit-typing-cases'}\n"
-        "[mypy-statekit.*]\nfollow_imports = silent\n"
-    )
-    files = [str(path) for path in CASES]
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file", str(settings), *files],
-        cwd=TESTS.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    found: dict[str, dict[int, list[str]]] = {}
-    for line in done.stdout.splitlines():
-        if match := _REPORT.match(line):
-            by_line = found.setdefault(Path(match["file"]).name, {})
-            by_line.setdefault(int(match["line"]), []).append(match["said"])
-    return found
+    return mypy_reports(CASES, tmp_path_factory.mktemp("mypy"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)

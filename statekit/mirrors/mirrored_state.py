@@ -12,7 +12,7 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.state_kinds import RowShape
-from statekit.errors import StateSchemaError
+from statekit.errors import QueryError, StateSchemaError
 from statekit.mirrors.versions import RowVersions, StoredVersions, is_rollback
 from statekit.query.changes.change_table import DELETED, Form
 from statekit.query.changes.resolved_changes import ResolvedChanges, Resolver
@@ -234,14 +234,54 @@ class MirroredState:
             rows = self._advance(before).now
             self._versions.load(before, rows, StoredVersions(self.sink, self.outputs))
         for after in epochs:
-            resolved = self._advance(after)
             if is_rollback(before, after):
-                stored = StoredVersions(self.sink, self.outputs)
-                yield from self._versions.taken_back(after, resolved.now, stored)
-                self.forget()
+                yield from self._taken_back(before, after)
             else:
-                yield from self._versions.batches(before, after, resolved)
+                yield from self._versions.batches(before, after, self._advance(after))
             before = after
+
+    def _taken_back(self, before: EpochManifest, after: EpochManifest) -> Iterator[pa.RecordBatch]:
+        """Yield the versions that a rollback changes."""
+        assert self.outputs is not None, "it was prepared"
+        assert after.previous is not None, "it is a rollback"
+        stored = StoredVersions(self.sink, self.outputs)
+        at, *regained = self._regained(before, after) or [after]
+        if regained:
+            self.forget()
+        rows = self._advance(at).now
+        last = at.epoch if regained else after.previous
+        yield from self._versions.taken_back(at, last, rows, stored)
+        for own in [*regained, after] if regained else []:
+            yield from self._versions.batches(at, own, self._advance(own))
+            at = own
+
+    def _regained(self, before: EpochManifest, after: EpochManifest) -> list[EpochManifest]:
+        """Return the epochs that a rollback brings back, with the one before them; none if it goes
+        back to an epoch that was not rolled back.
+
+        Raises:
+            QueryError: one of them was collected, or has another type.
+        """
+        found: list[EpochManifest] = []
+        last = after.previous
+        is_regained = last is not None and before.has_abandoned(last)
+        try:
+            while is_regained and last is not None:
+                found.insert(0, self.changes.epochs.manifest(last))
+                if not before.has_abandoned(last):
+                    break
+                last = found[0].previous
+            reason = "an epoch on the way has another type"
+            is_known = all(self.has_same_type(own, after) for own in found)
+        except QueryError as error:
+            is_known, reason = False, str(error)
+        if not is_known:
+            raise QueryError(
+                f"the history of {self.name} cannot continue: the job went back to epoch "
+                f"{after.previous}, which was rolled back before, and {reason}. Nothing was "
+                "written: drop the table for a new history, or give another name and another table"
+            )
+        return found
 
     def _is_resolved(self, manifest: EpochManifest) -> bool:
         """Return whether rows of the state can be removed without a mutation of their own."""

@@ -10,7 +10,8 @@ The index follows from the current versions in the table, which a start reads.
 
 A rollback takes the table back: versions that began in epochs that do not count any more are
 deleted, and those that ended in them are current again. Their values are those of the state after
-the rollback.
+the rollback. A rollback to an epoch that was itself rolled back brings epochs back, whose versions
+the table has lost: it is taken back to the epoch before them, and they are followed again.
 """
 
 from __future__ import annotations
@@ -164,7 +165,16 @@ class RowVersions:
         joined = _joined(pa.concat_tables(parts), current, keys)
         if not len(index_keys) == joined.num_rows == current.num_rows:
             raise _changed_by_others(stored)
-        begins = (joined.column(name).cast(pa.int64()) for name in (_NUMBER, _FROM_EPOCH, _FROM))
+        self._note_begins(index_keys, joined)
+
+    def _note_begins(self, index_keys: Sequence[bytes], versions: pa.Table) -> None:
+        """Add the begins of versions to the index.
+
+        Parameters:
+            index_keys: of all rows.
+            versions: of some of them, with the number of the row.
+        """
+        begins = (versions.column(name).cast(pa.int64()) for name in (_NUMBER, _FROM_EPOCH, _FROM))
         columns = [column.to_pylist() for column in begins]
         for some_begins in _lists(zip(*columns, strict=True)):
             noted = Batch()
@@ -173,34 +183,57 @@ class RowVersions:
             self._index.write(noted)
 
     def taken_back(
-        self, after: EpochManifest, rows: RowsAt, stored: StoredVersions
+        self, at: EpochManifest, last: int, rows: RowsAt, stored: StoredVersions
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that a rollback changes.
+        """Yield the rows that a rollback changes, and fill the index for the epochs after it.
 
         Parameters:
-            after: the epoch of the rollback.
+            at: the epoch of the rollback, or the one that the table is taken back to.
+            last: the last epoch whose versions count.
             rows: those of the state after it.
             stored: the table.
 
         Raises:
             StateSchemaError: the table has other rows, since others have changed it.
         """
-        keys, schema = self._keys(after), self._changes.table(after).schema
+        keys, schema = self._keys(at), self._changes.table(at).schema
         versions = stored.read(keys)
-        is_gone = _is_abandoned(versions.column(_FROM_EPOCH), after)
+        is_gone = pc.greater(versions.column(_FROM_EPOCH), last)
         gone = versions.filter(is_gone)
         marked = {DELETED: pa.array([True] * gone.num_rows)}
         yield from _filled(gone.select([*keys, _FROM_EPOCH]), schema, marked).to_batches()
         versions = versions.filter(pc.invert(is_gone))
         ends = versions.column(_UNTIL_EPOCH)
-        current = versions.filter(pc.or_(ends.is_null(), _is_abandoned(ends, after)))
+        current = versions.filter(pc.or_kleene(ends.is_null(), pc.greater(ends, last)))
         count = 0
-        for _, some, batch in self._rows(after, rows, expired=True):
+        for shard, some, batch in self._rows(at, rows, expired=True):
             found = _joined(pa.Table.from_batches([batch]).select(keys), current, keys)
             count += found.num_rows
-            yield from _current_again(after, rows, some, batch, found)
+            self._note_begins([_index_key(shard, row_key) for row_key, _ in some], found)
+            yield from _current_again(at, rows, some, batch, found)
+            yield from self._unknown(at, rows, shard, some, found)
         if count != current.num_rows:
             raise _changed_by_others(stored)
+
+    def _unknown(
+        self,
+        at: EpochManifest,
+        rows: RowsAt,
+        shard: int | None,
+        some: Sequence[tuple[bytes, bytes]],
+        found: pa.Table,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield versions for the rows that have none, since the history began after them."""
+        known = set(found.column(_NUMBER).to_pylist())
+        opened = [
+            row
+            for number, row in enumerate(some)
+            if number not in known and not rows.rows.is_expired(row[1], rows.now_us)
+        ]
+        stored = [StoredChanges(opened, shard=shard)]
+        yield from self._changes.batches_of(at, "snapshot", stored)
+        begin = _BEGIN.pack(at.epoch, at.processing_time_us)
+        self._note(shard, [(row_key, None, row) for row_key, row in opened], begin)
 
     def _rows(
         self, manifest: EpochManifest, rows: RowsAt, *, expired: bool = False
@@ -279,15 +312,6 @@ def _joined(rows: pa.Table, versions: pa.Table, keys: Sequence[str]) -> pa.Table
         column = fitting.column(name).cast(numbered.schema.field(name).type)
         fitting = fitting.set_column(place, name, column)
     return numbered.join(fitting, list(keys), join_type="inner")
-
-
-def _is_abandoned(epochs: pa.ChunkedArray, manifest: EpochManifest) -> pa.ChunkedArray:
-    """Return whether each epoch was rolled back; False for null."""
-    found = pa.chunked_array([pa.repeat(False, len(epochs))])
-    for first, last in manifest.abandoned:
-        inside = pc.and_(pc.greater_equal(epochs, first), pc.less_equal(epochs, last))
-        found = pc.or_(found, inside.fill_null(False))
-    return found
 
 
 def _filled(rows: pa.Table, schema: pa.Schema, values: Mapping[str, Any]) -> pa.Table:

@@ -70,18 +70,9 @@ class Model:
             if key in rows:
                 own.append((rows[key], epoch, None))
 
-    def roll_back(self, last: int) -> None:
-        """Forget all epochs after this one."""
-        for key, own in self.versions.items():
-            self.versions[key] = [
-                (value, begin, end if end is not None and end <= last else None)
-                for value, begin, end in own
-                if begin <= last
-            ]
-
 
 class Histories:
-    """A random history of a checkpoint, its models and its mirror.
+    """A random history of a checkpoint, and its mirror.
 
     Parameters:
         sink: returns the sink for a state.
@@ -100,9 +91,10 @@ class Histories:
         self.home, self.sink, self.read, self.commits = home, sink, read, commits
         self.chosen = random.Random(seed)
         self.job = Harness(sales, checkpoint=home / "job", parallelism=2)
-        self.models = {name: Model() for name in STATES}
+        self.states: dict[tuple[str, int], dict[Any, str]] = {}
+        self.counted: dict[int, list[int]] = {}  # the epochs that count after each
         self.seen, self.minutes = -1, 0
-        self.is_begun = False
+        self.begun: int | None = None  # the first epoch of the versions
 
     def run(self) -> None:
         self.send()
@@ -120,13 +112,23 @@ class Histories:
         self.look()
 
     def look(self) -> None:
-        """Let the models take the epochs that are new."""
+        """Read the states after the epochs that are new."""
         repository = Repository(self.home / "job")
         for epoch in range(self.seen + 1, repository.epochs()[-1] + 1):
-            if self.is_begun:
-                for name, model in self.models.items():
-                    model.put(epoch, self.rows(name, epoch))
-            self.seen = epoch
+            for name in STATES:
+                self.states[name, epoch] = self.rows(name, epoch)
+            previous = repository.manifest(epoch).previous
+            before = [] if previous is None else self.counted[previous]
+            self.counted[epoch], self.seen = [*before, epoch], epoch
+
+    def expected(self, name: str) -> dict[Any, list[Version]]:
+        """The versions of the rows of a state, from the epochs that count."""
+        assert self.begun is not None, "a mirror has followed"
+        model = Model()
+        for epoch in self.counted[self.seen]:
+            if epoch >= self.begun:
+                model.put(epoch, self.states[name, epoch])
+        return model.versions
 
     def rows(self, name: str, epoch: int) -> dict[Any, str]:
         rows = sk.read(self.home / "job", "sales", name, epoch).read_all().to_pylist()
@@ -135,19 +137,19 @@ class Histories:
         }
 
     def roll_back(self) -> None:
+        """Go back to any epoch, also to one that was rolled back, or before the versions began."""
         repository = Repository(self.home / "job")
-        kept = [each for each in repository.epochs() if not self.is_begun or each >= self.first]
-        current = repository.manifest(kept[-1])
-        kept = [each for each in kept if not current.has_abandoned(each)]
-        last = self.chosen.choice(kept)
-        if last == kept[-1]:
+        *others, seen = repository.epochs()
+        if not others:
             return
+        last = self.chosen.choice(others)
         plan(repository, last).carry_out()
-        if repository.epochs()[-1] == kept[-1]:
+        if repository.epochs()[-1] == seen:
             return  # the last epoch is a rollback to this one already
-        for model in self.models.values():
-            model.roll_back(last)
+        common = max(set(self.counted[seen]) & set(self.counted[last]))
         self.look()
+        if self.begun is not None and common < self.begun:
+            self.begun = self.seen if common == last else common
         self.job = Harness(sales, checkpoint=self.home / "job", parallelism=2)
 
     def rescale(self) -> None:
@@ -163,10 +165,8 @@ class Histories:
 
     def follow(self) -> None:
         """Follow, and compare the tables with the models."""
-        if not self.is_begun:
-            self.is_begun, self.first = True, self.seen
-            for name, model in self.models.items():
-                model.put(self.seen, self.rows(name, self.seen))
+        if self.begun is None:
+            self.begun = self.seen
         tables = {f"sales.{name}": self.sink(name) for name in STATES}
         with sk.mirror(self.home / "job", tables, mode="history", name="all") as mirror:
             assert mirror.catch_up() == self.seen
@@ -177,7 +177,7 @@ class Histories:
         found = self.read(name)
         expected = [
             (key[0], value, begin, end)
-            for key, own in self.models[name].versions.items()
+            for key, own in self.expected(name).items()
             for value, begin, end in own
         ]
         shown = [
@@ -185,7 +185,7 @@ class Histories:
         ]
         if name == "last":  # positions of elements are of the table alone
             current = [(user, value) for user, value, _, end in shown if end is None]
-            rows = self.rows(name, self.seen).items()
+            rows = self.states[name, self.seen].items()
             assert sorted(current) == sorted((key[0], value) for key, value in rows)
         else:
             assert sorted(shown, key=str) == sorted(expected, key=str), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,67 @@ def test_a_rescale_makes_no_version_and_a_rollback_over_it_takes_the_table_back(
     Harness(sales, checkpoint=tmp_path / "job", parallelism=2).send(Sale("eve", 3))
     begun = follow(tmp_path, sink)
     assert versions(read())[2:] == [("eve", 3, begun, None)]
+
+
+def test_a_rollback_to_an_epoch_that_was_rolled_back_brings_its_versions_back(
+    tmp_path: Path, job: Harness, made: Made
+) -> None:
+    sink, read = made
+    follow(tmp_path, sink)
+    job.send(Sale("ada", 1), Sale("new", 3))
+    job.send(Sale("ada", 1), Sale("bob", 0))
+    follow(tmp_path, sink)
+    before = versions(read())
+    plan(Repository(tmp_path / "job"), 0).carry_out()
+    follow(tmp_path, sink)
+    Harness(sales, checkpoint=tmp_path / "job", parallelism=2).send(Sale("eve", 2))
+    follow(tmp_path, sink)
+    assert versions(read()) == [("ada", 5, 0, None), ("bob", 7, 0, None), ("eve", 2, 4, None)]
+    plan(Repository(tmp_path / "job"), 2).carry_out()
+    follow(tmp_path, sink)
+    assert versions(read()) == before
+    Harness(sales, checkpoint=tmp_path / "job", parallelism=2).send(Sale("new", 4))
+    assert follow(tmp_path, sink) == 6
+    assert set(versions(read())) - set(before) == {("new", 3, 1, 6), ("new", 7, 6, None)}
+
+
+def test_a_rollback_to_an_epoch_before_the_history_begins_it_anew(
+    tmp_path: Path, job: Harness, made: Made
+) -> None:
+    sink, read = made
+    job.send(Sale("ada", 1), Sale("new", 3))
+    follow(tmp_path, sink)
+    plan(Repository(tmp_path / "job"), 0).carry_out()
+    follow(tmp_path, sink)
+    assert versions(read()) == [("ada", 5, 2, None), ("bob", 7, 2, None)]
+    Harness(sales, checkpoint=tmp_path / "job", parallelism=2).send(Sale("ada", 1))
+    follow(tmp_path, sink)
+    assert versions(read()) == [("ada", 5, 2, 3), ("ada", 6, 3, None), ("bob", 7, 2, None)]
+
+
+def test_a_rollback_whose_epochs_were_collected_is_refused_and_the_table_stays(
+    tmp_path: Path, job: Harness
+) -> None:
+    sink = sk.sinks.delta(tmp_path / "table")
+    for cents in (1, 2, 3):
+        job.send(Sale("ada", cents))
+    follow(tmp_path, sink)
+    plan(Repository(tmp_path / "job"), 1).carry_out()
+    follow(tmp_path, sink)
+    before = versions(delta_rows(tmp_path / "table").to_pylist())
+    repository = Repository(tmp_path / "job")
+    plan(repository, 3).carry_out()
+    Collector(repository, sk.Retention(epochs=2, readers=None)).collect(sweep=False)
+    assert repository.epochs() == [3, 4, 5]
+    with pytest.raises(sk.QueryError, match=r"went back to epoch 3, .* drop the table for a new"):
+        follow(tmp_path, sink)
+    assert versions(delta_rows(tmp_path / "table").to_pylist()) == before
+    shutil.rmtree(tmp_path / "table")
+    assert follow(tmp_path, sink) == 5
+    assert versions(delta_rows(tmp_path / "table").to_pylist()) == [
+        ("ada", 11, 5, None),
+        ("bob", 7, 5, None),
+    ]
 
 
 def test_a_history_is_not_replaced_when_its_epochs_were_collected(

@@ -104,7 +104,10 @@ EXTRACT(hour FROM time), CAST(a AS type)
     except SqlglotError as error:
         found = [each.get("description") for each in getattr(error, "errors", ())]
         why = next(filter(None, found), "it cannot be read as one expression")
-        raise StateTypeError(f"expression {shown(text)} is not SQL: {why}") from None
+        raise StateTypeError(
+            f"expression {shown(text)} is not SQL: {why} (a field whose name is a word of SQL is "
+            'written in double quotes: "release")'
+        ) from None
 
 
 class _Reader:

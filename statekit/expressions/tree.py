@@ -18,14 +18,14 @@ MOST_DIGITS = 38
 MICROSECOND = dt.timedelta(microseconds=1)
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = """
-all alter and any as between by call case cast collate connect_by_root create cross
-current_catalog current_date current_time current_timestamp current_user date desc distinct div
-drop else end escape except execute exists explain extract false fetch for from full function glob
-grant group having if ilike in inner insert intersect interval into is isnull join lateral left
-like limit localtime localtimestamp not notnull null offset on optimize or order outer over
-overlaps partitioned_by prepare qualify regexp rename returning revoke right rlike rollback row
-select session_user set show some straight_join struct table tablesample then time timestamp true
-uncache union unnest using vacuum values when where window with xor
+all alter and any as between by call case cast collate connect_by_root create cross current_catalog
+current_date current_time current_timestamp current_user date desc distinct div drop else end
+escape except execute exists explain extract false fetch for from full function glob grant group
+having if ilike in inner insert intersect interval into is isnull join lateral left like limit
+localtime localtimestamp not notnull null offset on optimize or order outer over overlaps
+partitioned_by prepare qualify regexp release rename returning revoke right rlike rollback row
+savepoint select session_user set show some straight_join struct table tablesample then time
+timestamp true uncache union unnest using vacuum values when where window with xor
 """
 """Names that SQL reads as something other than a column. They are quoted."""
 

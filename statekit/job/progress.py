@@ -111,12 +111,6 @@ totals; did you mean 'totals'?
         last = "none" if self.last_epoch is None else self.last_epoch
         return f"{self.epochs} epochs, last epoch {last}"
 
-    def take(self, emitted: Mapping[str, list[Any]]) -> None:
-        """Add the outputs of one epoch per sink."""
-        for name, collected in self.outputs.items():
-            collected += emitted[name]
-        self.epochs += 1
-
     @overload
     def __getitem__(self, sink: str) -> list[object]: ...
     @overload

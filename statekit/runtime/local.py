@@ -514,18 +514,19 @@ class LocalReader:
                 elif isinstance(found, IterableInput):
                     given[name] = found.read(start, end)
         offsets = None if ends is None else self.inputs.committed(ends)
-        self.done.take(
-            self.runner.epoch(
-                given,
-                outputs=self.outputs,
-                offsets=offsets,
-                decoded=decoded,
-                columns=columns,
-                dropped=dropped,
-                bad_records=self._bad.so_far,
-                what=what,
-            )
+        emitted = self.runner.epoch(
+            given,
+            outputs=self.outputs,
+            offsets=offsets,
+            decoded=decoded,
+            columns=columns,
+            dropped=dropped,
+            bad_records=self._bad.so_far,
+            what=what,
         )
+        for name, collected in self.done.outputs.items():
+            collected += emitted[name]
+        self.done.epochs += 1
         manifest = self.runner.coordinator.last
         assert manifest is not None, "the epoch is committed"
         self.done.last_epoch = manifest.epoch

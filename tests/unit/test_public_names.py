@@ -20,6 +20,7 @@ import statekit.testing
 import statekit.testing.machines
 import statekit.testing.models
 from statekit.backend.interface import Backend
+from statekit.job.progress import Run
 from statekit.job.stream import Windowed
 from statekit.working_copy import lock
 
@@ -177,6 +178,7 @@ MEMBERS = {
         increment last late multi_get multi_scan persist plan put put_if_absent reduce remove
         remove_range scan trim update versions
         """,
+    Run: "epochs last_epoch mirrors sinks",
     statekit.Context: """
         epoch event_time input key operator processing_time shard timers watermark
         """,

@@ -126,6 +126,7 @@ REFUSED = [
     ("s LIKE t", "LIKE takes a pattern that is a constant text"),
     ("s LIKE 'a\\b'", "a backslash in a pattern stands before"),
     ("i >", "is not SQL"),
+    ("select > 1", 'a field whose name is a word of SQL is written in double quotes: "release"'),
     ("i > 1; DROP TABLE x", "is not SQL|not in the language"),
     ("99999999999999999999 > i", "does not fit into 64 bits"),
     ("INTERVAL '1' MONTH < wait", "an interval is a whole number of"),

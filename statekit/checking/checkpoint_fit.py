@@ -27,7 +27,7 @@ _WHERE = "checkpoint"
 
 _VERDICTS = {
     "same": "has the stored type",
-    "compatible": "reads its stored rows, which have an earlier type",
+    "compatible": "reads its stored rows, which have another type",
     "migrated": "converts its stored rows with a hook, as they are read",
 }
 

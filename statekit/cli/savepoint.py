@@ -38,8 +38,8 @@ def savepoint(
         savepoint_file = write_savepoint(repository, name, epoch=epoch, progress=progress)
     url = f"{repository.url}/{savepoint_folder(name)}"
     _print(savepoint_file, url)
-    hint = f'Start from it: job.start(..., checkpoint="<a new one>", from_savepoint="{url}")'
-    say(hint)
+    say(f'Start from it: job.start(..., checkpoint="<a new one>", from_savepoint="{url}")')
+    say(f"or: statekit run <module:job> --checkpoint <a new one> --from-savepoint {url}")
 
 
 def inspect_savepoint(url: str, *, as_json: bool) -> None:

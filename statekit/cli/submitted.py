@@ -92,6 +92,9 @@ def list_jobs(url: Server, as_json: AsJson = False) -> None:
     for job in jobs:
         if job["last_failure"]:
             say(f"{job['name']} failed at {job['last_failure_at']}: {_safe(job['last_failure'])}")
+        if (done := job["done"]) and done["error"]:
+            what = f"{done['operation']} of {job['name']}"
+            say(f"{what} failed at {done['at']}: {_safe(done['error'])}")
 
 
 def start_job(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -68,7 +69,9 @@ def load_attribute(text: str) -> object:
     container: object = load_module(text, module_name)
     for part in attribute.split("."):
         if not hasattr(container, part):
-            raise StateTypeError(f"{text!r}: {module_name} has no {attribute}")
+            close = get_close_matches(part, dir(container), n=1)
+            meant = f"did you mean {close[0]}?" if close else "give a name that the module defines"
+            raise StateTypeError(f"{text!r}: {module_name} has no {attribute}: {meant}")
         container = getattr(container, part)
     return container
 

@@ -171,8 +171,8 @@ def _check_takes(
         takes += "" if options.client is None else ", then the client"
         raise StateTypeError(
             f"{where}: the function must take {takes}; it takes "
-            f"{', '.join(p.name for p in needed) or 'none'}. State, timers and the context are for "
-            "process functions: use @process for the answers"
+            f"{', '.join(p.name for p in needed) or 'none'}. A client needs client=. State, timers "
+            "and the context are for process functions: use @process for the answers"
         )
     hint = hints.get(parameters[0].name)
     if hint is None or hint is Any:

@@ -348,9 +348,11 @@ def _kept(repository: Repository, epoch: int) -> Repository:
     """
     epochs = repository.epochs()
     if epoch < 0 or epoch > (epochs[-1] + 1 if epochs else 0):
+        last = epochs[-1] if epochs else None
+        failed = 0 if last is None else last + 1
         raise QueryError(
             f"{repository.url} has begun no epoch {epoch}: the last one that is committed is "
-            f"{epochs[-1] if epochs else None}"
+            f"{last}. Give its number, or {failed} if the next one has failed"
         )
     if epoch > 0 and epoch - 1 not in epochs:
         kept = f"it has the epochs {epochs[0]} to {epochs[-1]}" if epochs else "it has no epoch"

@@ -425,6 +425,7 @@ def test_savepoint_prints_its_contents_and_how_to_start_from_it(
     assert done.returncode == 0, done.stderr
     url = (copy / "savepoints/before-upgrade").as_uri()
     assert f'from_savepoint="{url}"' in done.stdout
+    assert f"--from-savepoint {url}" in done.stdout
     assert "epoch 0" in done.stdout
     lines = [line.split("│") for line in done.stdout.split("\n") if "│" in line]
     rows = {cells[1].strip(): [cell.strip() for cell in cells[2:-1]] for cells in lines}

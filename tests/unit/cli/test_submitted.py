@@ -55,6 +55,9 @@ def test_a_job_is_submitted_watched_changed_and_stopped(url: str, tmp_path: Path
     until(lambda: job()["done"] is not None)
     assert statekit("rollback", place, "--to", 0).returncode == 0
     until(lambda: job()["operation"] is None)
+    assert statekit("rollback", place, "--to", 99).returncode == 0
+    until(lambda: job()["operation"] is None)
+    assert "rollback of shop failed at" in statekit("jobs", url).stdout
     assert statekit("stop", url, "shop").returncode == 0
     until(lambda: job()["status"] == "stopped")
     assert statekit("start", url, "shop").returncode == 0

@@ -260,7 +260,9 @@ def test_a_checkpoint_that_cannot_be_migrated_is_an_error(tmp_path: Path) -> Non
     [
         ("tests.unit.maintenance.test_migrate", "write module:attribute"),
         ("tests.nowhere:job", "cannot be imported from"),
-        ("tests.unit.maintenance.test_migrate:nothing_here", "has no nothing_here"),
+        ("tests.unit.maintenance.test_migrate:nothing_here", "did you mean nothing"),
+        ("tests.unit.maintenance.test_migrate:zzzzzz", "has no zzzzzz: give a name"),
+        ("tests.unit.maintenance.test_migrate:job_of_txt", "did you mean job_of_text"),
         ("tests.unit.maintenance.test_migrate:KEYS", "is no Job|and no Job"),
         ("tests.unit.maintenance.test_migrate:holds", "failed with TypeError"),
     ],

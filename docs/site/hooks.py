@@ -45,6 +45,26 @@ FOUND_LAST = {"reference/api/": 0.5, "decisions/": 0.2, "internals/": 0.2, "benc
 """How much the search prefers pages whose path begins so; others have 1. People who search have a
 task, and long pages about decisions would be found first."""
 
+SEARCHED = {
+    "guide/bootstrap.md": "backfill migrate",
+    "guide/errors.md": "dead letter queue dlq",
+    "guide/evolution.md": "schema evolution change type of state add field",
+    "guide/per-key.md": "top n rank dropDuplicates duplicates",
+    "guide/replay.md": "replay",
+    "guide/services.md": "http api call async",
+    "guide/sinks.md": "foreachBatch",
+    "guide/sources.md": "bad records",
+    "guide/sources-files.md": "read json csv parquet",
+    "guide/sources-history.md": "backfill",
+    "guide/windows.md": "sessions session window tumbling sliding",
+    "operate/job-server.md": "submit job",
+    "operate/rescaling.md": "rescale parallelism scale",
+    "operate/rollback.md": "rollback",
+    "operate/running-jobs.md": "exit code cron schedule availableNow",
+    "operate/serving.md": "serve rest api queryable",
+}
+"""Words with which people search a page, and that its title in the index does not have."""
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Make the navigation from the parts of `docs/README.md` and the pages that they list."""
@@ -66,6 +86,13 @@ def _parts() -> Iterator[tuple[str, list[Any]]]:
 def _pages(text: str) -> list[dict[str, str]]:
     listed = ((name, _in_site(link)) for name, link in _LISTED.findall(text))
     return [{name: page} for name, page in listed if page != "examples.md"]
+
+
+def _words(page: str) -> list[str]:
+    """Return the words of a page's title in the index, and the others that people search."""
+    listed = _LISTED.findall((DOCS / "README.md").read_text())
+    title = next((name for name, link in listed if _in_site(link) == page), "")
+    return sorted({*re.findall(r"\w+", f"{title} {SEARCHED.get(page, '')}".lower())})
 
 
 def _part(part: tuple[str, list[Any]]) -> dict[str, Any]:
@@ -149,6 +176,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     own = page.file.src_uri
     boosts = (FOUND_FIRST | FOUND_LAST).items()
     page.meta["search"] = {"boost": next((n for of, n in boosts if own.startswith(of)), 1)}
+    page.meta["tags"] = _words(own)
     source = next((name for name, of in OTHERS.items() if of == own), None)
     source = "examples/README.md" if own == "examples.md" else source
     at = f"docs/{own}" if source is None else source

@@ -133,6 +133,13 @@ def test_the_search_works_from_disk(site: Path, chromium: Browser) -> None:
         ("debug failed epoch", "guide/replay.html"),
         ("bootstrap", "guide/bootstrap.html"),
         ("restore savepoint", "operate/savepoints.html"),
+        ("rescale", "operate/rescaling.html"),
+        ("add a field", "guide/evolution.html"),
+        ("top n", "guide/per-key.html"),
+        ("enrich", "guide/services.html"),
+        ("serve state", "operate/serving.html"),
+        ("exit code", "operate/running-jobs.html"),
+        ("submit job", "operate/job-server.html"),
     ],
 )
 def test_the_search_finds_the_page_of_a_task_first(

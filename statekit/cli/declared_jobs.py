@@ -56,4 +56,7 @@ def read_text(path: str) -> str:
     try:
         return Path(path).read_text()
     except (OSError, UnicodeError) as error:
-        raise StateTypeError(f"the document {path} cannot be read: {error}") from error
+        raise StateTypeError(
+            f"the document {path} cannot be read: {error}. Give the path of a file that has "
+            "the text of Job.to_json()"
+        ) from error

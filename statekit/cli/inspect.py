@@ -20,6 +20,7 @@ from statekit.cli.readers import print_readers, readers_as_data
 from statekit.cli.rollback import rolled_back_text
 from statekit.cli.savepoint import inspect_savepoint
 from statekit.cli.tables import (
+    count_text,
     empty_table,
     out,
     print_json,
@@ -125,8 +126,8 @@ def _end_texts(manifest: EpochManifest) -> Iterator[str]:
     for name, offset in manifest.offsets.items():
         if isinstance(offset, dict):
             bad = manifest.bad_records.get(name, 0)
-            many = f"; {bad:,} bad records so far" if bad else ""
-            yield f"source {name}: {len(offset):,} partitions{many}"
+            wrong = f"; {count_text(bad, 'bad record', 'bad records')} so far" if bad else ""
+            yield f"source {name}: {count_text(len(offset), 'partition', 'partitions')}{wrong}"
     for name, guarantee in manifest.guarantees.items():
         yield f"sink {name}: each record {guarantee}"
 

@@ -314,8 +314,9 @@ class FileSource(Source):
             f"{self._tree.at(file)} has changed since it was read, or while it "
             "was read: which of its records are new is not known. Nothing of this epoch is "
             "committed. Write each file under a name that begins with '_', and rename it when it "
-            "is complete; or read a growing file with tail=True. Put the file back as it was, or "
-            "remove it if it was read to its end, then start the job again"
+            "is complete; or read a growing file with tail=True. Put the file back as it was, "
+            "with its time of modification, or remove it if it was read to its end, then start the "
+            "job again"
         )
 
     def _now(self, file: SourceFile, at: int) -> SourceFile:

@@ -165,10 +165,16 @@ def test_a_file_that_changes_after_it_was_read_is_refused(tmp_path: Path, partly
     path = write(tmp_path / "a.jsonl", lines(1, 2, 3))
     reader = Reader(sk.sources.json_lines(tmp_path))
     reader.numbers(2 if partly else 9)
+    before = path.stat()
     with path.open("ab") as file:
         file.write(lines(4))
     with pytest.raises(ConnectorError, match=r"a\.jsonl has changed since it was read"):
         reader.restarted().epoch()
+    path.write_bytes(lines(1, 2, 3))
+    with pytest.raises(ConnectorError, match="as it was, with its time of modification"):
+        reader.restarted().epoch()
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert len(reader.restarted().epoch()) == (1 if partly else 0)
 
 
 def test_a_file_that_is_gone_before_it_was_read_to_its_end_is_an_error(tmp_path: Path) -> None:

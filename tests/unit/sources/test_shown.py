@@ -35,7 +35,7 @@ def test_a_checkpoint_says_how_far_sources_were_read_and_what_sinks_guarantee(
 ) -> None:
     read_job(tmp_path).run(checkpoint=tmp_path / "checkpoint")
     text = invoked("inspect", tmp_path / "checkpoint").stdout
-    assert "source orders: 1 partitions; 1 bad records so far" in text
+    assert "source orders: 1 partition; 1 bad record so far" in text
     assert "sink spent: each record exactly once" in text
     data = json.loads(invoked("inspect", tmp_path / "checkpoint", "--json").stdout)
     assert data["sources"] == {"orders": {"offsets": {"a": 13}, "bad_records": 1}}

@@ -90,8 +90,20 @@ def load_module(text: str, name: str) -> object:
     except CALL_FAILURES as error:
         raise StateTypeError(
             f"{text!r}: the module {name} cannot be imported from {here} "
-            f"({shown_error(error)}): correct it, or go to the directory that has it"
+            f"({shown_error(error)}{_line_text(error, name)}): correct it, or go to the directory "
+            "that has it"
         ) from error
+
+
+def _line_text(error: BaseException, name: str) -> str:
+    """Return the innermost line of a module's package that raised an error; empty if none did."""
+    package, line = name.partition(".")[0], ""
+    at = error.__traceback__
+    while at is not None:
+        if str(at.tb_frame.f_globals.get("__name__")).partition(".")[0] == package:
+            line = f" at line {at.tb_lineno} of {at.tb_frame.f_code.co_filename}"
+        at = at.tb_next
+    return line
 
 
 def check_runs_alone(job: Job) -> None:

@@ -379,8 +379,8 @@ def bad_record_error(declared: Input, bad: BadRecord, epoch: int) -> ProcessErro
     """Return the error about a bad record of a source that fails with it."""
     return ProcessError(
         f"source {declared.name!r}: {_described(declared, bad)}. Nothing of epoch {epoch} is "
-        'committed: correct the record or its type, or declare the source with on_error="collect" '
-        'or "drop", then start the job again'
+        "committed: correct the record or its type, or declare it with "
+        'job.source(…, on_error="collect") or "drop", then start the job again'
     )
 
 

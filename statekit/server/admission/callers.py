@@ -67,7 +67,8 @@ def token_of(scope: Scope) -> Token:
         raise Problem(
             401,
             "unauthorized",
-            "give a token of this server, as in `Authorization: Bearer …`",
+            "give a token of this server, as in `Authorization: Bearer …`; commands take it from "
+            "STATEKIT_TOKEN",
             {"WWW-Authenticate": "Bearer"},
         )
     return token

@@ -354,6 +354,12 @@ def test_an_argument_that_names_no_job_is_refused(jobs: str, text: str) -> None:
         load_job(text)
 
 
+def test_a_module_that_fails_is_refused_with_its_line(jobs: str, tmp_path: Path) -> None:
+    (tmp_path / "wrong_jobs.py").write_text("\nimport statekit as sk\n\njob = sk.Job()\n")
+    with pytest.raises(StateTypeError, match=r"TypeError.* at line 4 of .*wrong_jobs\.py"):
+        load_job("wrong_jobs:job")
+
+
 def test_a_job_is_checked_against_the_checkpoint(jobs: str, tmp_path: Path) -> None:
     repository = advanced(tmp_path, 2).coordinator.repository
     with pytest.raises(RestoreError, match="of job 'tally', not of 'other'"):

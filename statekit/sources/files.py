@@ -25,6 +25,7 @@ from statekit.sources.decoding.json_decoding import JsonDecoder
 from statekit.sources.file_formats import READERS, Format, Rows, of_file
 from statekit.sources.file_tree import FileTree, SourceFile
 from statekit.sources.source import Offset, Offsets, Source
+from statekit.timestamp import instant
 
 _logger = logging.getLogger("statekit.sources")
 
@@ -310,13 +311,14 @@ class FileSource(Source):
         return file
 
     def _changed(self, file: SourceFile) -> ConnectorError:
+        modified = instant(file.modified).isoformat()
         return ConnectorError(
             f"{self._tree.at(file)} has changed since it was read, or while it "
             "was read: which of its records are new is not known. Nothing of this epoch is "
             "committed. Write each file under a name that begins with '_', and rename it when it "
             "is complete; or read a growing file with tail=True. Put the file back as it was, "
-            "with its time of modification, or remove it if it was read to its end, then start the "
-            "job again"
+            f"with {file.size} bytes and the time of modification {modified}, "
+            "or remove it if it was read to its end, then start the job again"
         )
 
     def _now(self, file: SourceFile, at: int) -> SourceFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+import statekit as sk
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.manifest_pages import PAGED_FORMAT
@@ -26,7 +28,7 @@ from statekit.maintenance.diff.compare import compare
 from statekit.maintenance.migrate import Migration
 from statekit.maintenance.savepoint.format import Savepoint, SavepointFile
 from statekit.query.rows.reader import CheckpointReader
-from tests.stored import recipe_all_kinds, recipe_layouts
+from tests.stored import recipe_all_kinds, recipe_layouts, recipe_operators
 from tests.stored.recipe_all_kinds import given
 from tests.support.effort import SOAK
 from tests.support.places import STORED
@@ -223,6 +225,51 @@ def test_a_checkpoint_with_bases_and_slices_continues_with_the_same_results(
     lists = [reader.operator_state("ledger", "recent") for reader in readers]  # in any shards
     assert len({tuple(sorted(n for part in parts for n in part)) for parts in lists}) == 1
     assert CheckpointReader(stored).manifest.parallelism == parallelism
+    cli_verify.verify_checkpoint(str(stored), all_rows=True)
+
+
+# -------------------------------------------------- windows, aggregates, joins, key-value stores
+
+OPERATORS = STORED / "operators"
+
+
+def test_the_states_of_declared_operators_read() -> None:
+    assert b'"format":3,' in (OPERATORS / "job.json").read_bytes()
+    records = recipe_operators.given(recipe_operators.READ)
+    cents: Counter[str] = Counter()
+    times: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for order in records["orders"]:
+        cents[order.customer] += order.cents
+        times[order.customer][f"{order.at:%Y-%m-%dT%H:%M:%SZ}"] = order.cents
+    reader = CheckpointReader(OPERATORS)
+    for customer in times:
+        assert reader.get("counts", "value", customer) == cents[customer]
+        assert reader.get("by_time", "values", customer) == times[customer]
+    table = sk.read(str(OPERATORS), "counts", "value").read_all().to_pylist()
+    assert {row["key"]: row["value"] for row in table} == cents
+    saved = source_of(str(OPERATORS / "savepoints/s"))
+    assert compare(source_of(str(OPERATORS)), saved).is_same
+
+
+@pytest.mark.parametrize(
+    ("backend", "parallelism", "saved"),
+    [("memory", 3, False), ("rocksdb", 1, False), ("rocksdb", 3, True)],
+)
+def test_declared_operators_continue_with_the_same_results(
+    tmp_path: Path, backend: str, parallelism: int, saved: bool
+) -> None:
+    stored, anew = copied("operators", tmp_path), tmp_path / "anew"
+    options: dict[str, Any] = {"parallelism": parallelism, "backend": backend}
+    if saved:
+        options["from_savepoint"], stored = stored / "savepoints/s", tmp_path / "new"
+    recipe_operators.make(anew)
+    outputs = recipe_operators.run(stored, recipe_operators.WHOLE, **options)
+    expected = recipe_operators.run(anew, recipe_operators.WHOLE)
+    assert {*outputs} == {output.name for output in recipe_operators.build_job().plan.sinks}
+    for sink, told in outputs.items():
+        assert told, sink
+        assert sorted(map(repr, told)) == sorted(map(repr, expected[sink])), sink
+    assert compare(source_of(str(stored)), source_of(str(anew))).is_same
     cli_verify.verify_checkpoint(str(stored), all_rows=True)
 
 

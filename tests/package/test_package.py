@@ -137,19 +137,24 @@ def test_an_extra_alone_is_enough_for_what_it_is_for(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("versions", ["oldest", "newest"])
-def test_the_supported_versions_run_a_job(tmp_path: Path, wheel: Path, versions: str) -> None:
+def test_the_supported_versions_run_a_job_in_process_and_on_spark(
+    tmp_path: Path, wheel: Path, versions: str
+) -> None:
+    required = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["spark"]]
     oldest = [
         f"{name}=={version}"
-        for line in PROJECT["dependencies"]
-        for name, version in re.findall(r"([a-z-]+)>=([0-9.]+)$", line)
+        for line in required
+        for name, version in re.findall(r"^([a-z-]+)>=([0-9.]+)", line)
     ]
-    assert len(oldest) == len(PROJECT["dependencies"])
+    assert len(oldest) == len(required)
     pins = oldest if versions == "oldest" else []
-    python = environment(tmp_path / "venv", str(wheel), *pins)
-    (tmp_path / "use.py").write_text(JOB + STATES)
-    output_of(python, "-W", "error", "use.py", cwd=tmp_path)
+    python = environment(tmp_path / "venv", f"{wheel}[spark]", *pins)
+    for name, use in (("states", STATES), ("spark", USES["spark"])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "use.py").write_text(JOB + use)
+        output_of(python, "-W", "error", "use.py", cwd=tmp_path / name)
     assert "operator spent" in output_of(
-        str(tmp_path / "venv/bin/statekit"), "inspect", "c", cwd=tmp_path
+        str(tmp_path / "venv/bin/statekit"), "inspect", "c", cwd=tmp_path / "states"
     )
 
 

@@ -19,13 +19,14 @@ from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from statekit.codec.annotations import peel
 from statekit.job.plan import Operator
 from statekit.records.panes import LATE
 from statekit.records.partial_aggregate import PartialAggregate
 from statekit.records.preaggregate import Combiner
+from statekit.spark.arrow_schemas import arrow_schema
 from statekit.spark.frames.columns import projected_to, quoted
 from statekit.spark.frames.placed_frame import logical_frame
 from statekit.spark.worker.shards import CombineStep, ShardStep
@@ -67,7 +68,7 @@ class CombinedFrames:
         assert combiner is not None
         self._operator, self._late_us = operator.name, operator.declared.late_us
         read = projected_to(combiner.read(like.columns), like)
-        schema = combiner.schema(to_arrow_schema(read.schema, timezone="UTC"))
+        schema = combiner.schema(arrow_schema(read.schema))
         self._columns = [quoted(name) for name in read.columns]
         self._schema = from_arrow_schema(schema)
         self._in_jvm: AggregatesInJvm | None = None

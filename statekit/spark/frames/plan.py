@@ -9,13 +9,14 @@ from functools import partial, reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from statekit.errors import ProcessError, StateTypeError
 from statekit.job.chaining import Chain
 from statekit.job.plan import Input, Operator, Plan
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
+from statekit.spark.arrow_schemas import arrow_schema
 from statekit.spark.frames.columns import projected_to, quoted, selected, with_derived
 from statekit.spark.frames.combined_frames import CombinedFrames, Combines
 from statekit.spark.frames.key_columns import PassOptions, group_expression, key_columns, order_of
@@ -59,7 +60,7 @@ def check_input(df: DataFrame, source: Input, job: Plan) -> None:
     _check_case(record_type, df, source.name)
     try:
         projected = projected_to(record_type, df)
-        record_type.reader(to_arrow_schema(projected.schema, timezone="UTC"))
+        record_type.reader(arrow_schema(projected.schema))
         _check_consumers(projected, source.name, job)
     except ProcessError as error:
         error.add_note(f"while looking at the input {source.name!r}")

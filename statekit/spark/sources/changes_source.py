@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
+from importlib.util import find_spec
 
 import pyarrow as pa
+from pyspark import __version__ as spark_version
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -13,6 +15,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from statekit.errors import QueryError
 from statekit.spark.sources.changes_request import (
     FORMAT,
     OF_BATCHES,
@@ -21,7 +24,6 @@ from statekit.spark.sources.changes_request import (
     planned,
     read_bundle,
 )
-from statekit.spark.sources.changes_stream import ChangesStream
 from statekit.spark.sources.frame import Frame, spark_schema
 from statekit.spark.sources.options import Options
 
@@ -52,9 +54,20 @@ class ChangesSource(DataSource):
         return ChangesReader(self.request, self._frame(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """Return the reader for a streaming query."""
+        """Return the reader for a streaming query.
+
+        Raises:
+            QueryError: this version of Spark has no limits of micro-batches.
+        """
         self._options().refuse(OF_BATCHES, "batches, read with spark.read")
         offered = self.request.columns if self._has_all_columns else None
+        if find_spec("pyspark.sql.streaming.datasource") is None:
+            raise QueryError(
+                f'a stream of "{FORMAT}" needs Spark 4.2 or newer, and this is {spark_version}: '
+                "read batches with spark.read, or the changes without Spark with statekit.feed()"
+            )
+        from statekit.spark.sources.changes_stream import ChangesStream
+
         return ChangesStream(self.request, self._frame(schema), offered)
 
     def _options(self) -> Options:

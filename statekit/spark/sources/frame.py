@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import cast
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from statekit.errors import QueryError
+from statekit.spark.arrow_schemas import arrow_schema
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -51,7 +52,7 @@ class Frame:
                     f"{place} has no column {field.name!r}. Nothing was read: choose among "
                     f"{', '.join(offered.names)} in .schema(…)"
                 )
-        return cls(to_arrow_schema(schema, timezone="UTC"), place)
+        return cls(arrow_schema(schema), place)
 
     @property
     def wanted(self) -> frozenset[str]:

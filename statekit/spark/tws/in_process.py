@@ -19,13 +19,13 @@ import pyarrow as pa
 import pydantic
 from pyspark.sql import types as sql
 from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowConversion
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.errors import ProcessError, StateTypeError
 from statekit.records.arrow_scalars import Decimals
 from statekit.records.record_type import RecordType
 from statekit.shown import shown, shown_text, type_name
+from statekit.spark.arrow_schemas import arrow_schema
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.pandas_frames import FrameReader
 from statekit.spark.tws.process import FIRST_TIME_US, ProcessorCalls, ProcessorProcess
@@ -170,7 +170,7 @@ class CallsInProcess(ProcessorCalls):
 
     def _read(self, rows: Iterable[Any], key: GroupingKey) -> list[Any]:
         assert self.frames is not None, "it takes frames"
-        schema = to_arrow_schema(key.rows, timezone="UTC")
+        schema = arrow_schema(key.rows)
         columns = list(zip(*rows, strict=True))[len(key.in_front) :]
         arrays = [pa.array(*column) for column in zip(columns, schema.types, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql import types as sql
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from statekit.codec.annotations import Field
 from statekit.errors import ProcessError
@@ -20,6 +19,7 @@ from statekit.records.arrow_reader import timestamp_reader
 from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordReader
 from statekit.shown import shown, shown_error
+from statekit.spark.arrow_schemas import arrow_schema
 from statekit.spark.tws.grouping_key import Getter, GroupingKey
 from statekit.spark.tws.sql_conversions import plain_type
 from statekit.spark.worker.rows import ColumnRecords
@@ -160,7 +160,7 @@ class RowOutputs(OutputType):
         """Return the output type of rows with these columns."""
         outputs = cls(cls.annotation(schema), "output")
         outputs.record_type = RowRecords.of_schema(schema)
-        outputs._schema = to_arrow_schema(schema, timezone="UTC")
+        outputs._schema = arrow_schema(schema)
         outputs.__dict__["arrow_schema"] = outputs._schema
         outputs._is_flat = not any(map(pa.types.is_nested, outputs._schema.types))
         return outputs

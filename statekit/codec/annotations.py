@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import inspect
 import operator
 import types
 import typing
@@ -52,6 +53,7 @@ _ALIASES = tuple(
     }
 )
 _UNIONS = (typing.Union, types.UnionType)
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 
 Flavour = Literal["pydantic", "msgspec", "typeddict", "namedtuple", "dataclass"]
 
@@ -128,11 +130,23 @@ def peel(annotation: Any) -> tuple[tuple[Any, ...], bool, tuple[Any, ...]]:
 
 
 def show(annotation: Any) -> str:
-    """Return an annotation as readable text."""
+    """Return an annotation as in source code.
+
+    >>> show(int), show(typing.Optional[int]), show(list[float | None])
+    ('int', 'int | None', 'list[float | None]')
+    """
     if isinstance(annotation, str):
         return repr(annotation)
-    if isinstance(annotation, type) and not typing.get_args(annotation):
+    if annotation is types.NoneType:
+        return "None"
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in _UNIONS:  # whose own texts depend on the version of Python
+        return " | ".join(map(show, arguments))
+    if isinstance(annotation, type) and not arguments:
         return annotation.__name__
+    if isinstance(annotation, types.GenericAlias) and origin in _CONTAINERS:
+        parts = ", ".join("..." if each is Ellipsis else show(each) for each in arguments)
+        return f"{origin.__name__}[{parts}]"
     return str(annotation).replace("typing.", "")
 
 
@@ -325,7 +339,7 @@ def _types_of_fields(cls: Any, types_: Mapping[Any, Any]) -> dict[str, Mapping[A
             arguments = (_with_types(each, types_) for each in typing.get_args(base))
             variables = getattr(origin, "__parameters__", ())
             of_bases |= _types_of_fields(origin, dict(zip(variables, arguments, strict=False)))
-    own = dict.fromkeys(vars(cls).get("__annotations__", {}), types_)
+    own = dict.fromkeys(inspect.get_annotations(cls), types_)
     # A TypedDict repeats the fields of its bases.
     return own | of_bases if typing_extensions.is_typeddict(cls) else of_bases | own
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keyword
-import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Union
 
@@ -21,16 +20,6 @@ def identifier_of(name: str) -> str:
     """
     identifier = "".join(letter if letter.isalnum() else "_" for letter in name)
     return f"{identifier}_" if keyword.iskeyword(identifier) else identifier
-
-
-def type_text(of: Any) -> str:
-    """Return the text of an annotation, as in source code.
-
-    >>> type_text(int), type_text(optional(int))
-    ('int', 'Optional[int]')
-    """
-    is_class = isinstance(of, type) and not typing.get_args(of)
-    return of.__name__ if is_class else str(of).replace("typing.", "")
 
 
 def one_of(classes: Iterable[Any]) -> Any:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
 
+from statekit.codec.annotations import show
 from statekit.errors import StateTypeError
-from statekit.kv.annotations import named_class, type_text
+from statekit.kv.annotations import named_class
 from statekit.kv.operations import Results
 from statekit.shown import shown
 
@@ -37,9 +38,9 @@ def entry_class(
         (given,) = typing.get_args(given) if typing.get_origin(given) is list else (None,)
     declared = typing.get_type_hints(given, include_extras=True) if isinstance(given, type) else {}
     if declared != fields:
-        wanted = ", ".join(f"{name}: {type_text(of)}" for name, of in fields.items())
+        wanted = ", ".join(f"{name}: {show(of)}" for name, of in fields.items())
         raise StateTypeError(
-            f"{name}: {into.__name__}.{field} is {type_text(hints[field])}: declare it as a "
+            f"{name}: {into.__name__}.{field} is {show(hints[field])}: declare it as a "
             f"list of {'lists of ' * (lists - 1)}records with the fields {wanted}"
         )
     return given
@@ -91,8 +92,8 @@ class AnswerClass:
                 )
             if of != fields[field]:
                 raise StateTypeError(
-                    f"{name}: {into.__name__}.{field} is {type_text(of)}, and that of answers "
-                    f"is {type_text(fields[field])}: declare it with the same type"
+                    f"{name}: {into.__name__}.{field} is {show(of)}, and that of answers "
+                    f"is {show(fields[field])}: declare it with the same type"
                 )
         return cls(into, fields, is_own=False)
 

@@ -13,11 +13,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from statekit.codec.annotations import show
 from statekit.codec.digest import digest
 from statekit.errors import StateTypeError
 from statekit.functions.process import process
 from statekit.job.stream import Stream
-from statekit.kv.annotations import iterator_of, list_of, named_class, optional, type_text
+from statekit.kv.annotations import iterator_of, list_of, named_class, optional
 from statekit.kv.answers import AnswerClass
 from statekit.kv.requests import (
     ArgumentCheck,
@@ -158,6 +159,6 @@ def _some_key(of: Any) -> Any:
     members = [member for member in (typing.get_args(of) or (of,)) if member in _EMPTY]
     if not members:
         raise StateTypeError(
-            f"multi_get: keys of type {type_text(of)} are not supported: use several gets"
+            f"multi_get: keys of type {show(of)} are not supported: use several gets"
         )
     return _EMPTY[members[0]]

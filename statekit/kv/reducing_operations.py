@@ -14,11 +14,11 @@ from typing import Any, Generic, Required, Unpack, overload
 
 from typing_extensions import TypeVar
 
+from statekit.codec.annotations import show
 from statekit.errors import StateTypeError
 from statekit.job.declarations import declares
 from statekit.job.stream import Stream
 from statekit.kv import operations
-from statekit.kv.annotations import type_text
 from statekit.kv.requests import WHOLE, Given, Keys, RequestPart
 from statekit.kv.sorted_operations import CellOptions
 from statekit.kv.store_operator import StoreOperator
@@ -82,7 +82,7 @@ class ReducingOperations(Generic[K, V]):
         if store.value not in _NUMBERS:
             raise StateTypeError(
                 f"{store.where}: increment needs values that are numbers, and these are "
-                f"{type_text(store.value)}: use reduce or update"
+                f"{show(store.value)}: use reduce or update"
             )
         parts, constant = store.cell_parts(key, sort), None
         if isinstance(by, str) or callable(by):
@@ -126,7 +126,7 @@ class ReducingOperations(Generic[K, V]):
         if typing.get_origin(store.value) is not list:
             raise StateTypeError(
                 f"{store.where}: append needs values that are lists, and these are "
-                f"{type_text(store.value)}: declare the store with value=list[...]"
+                f"{show(store.value)}: declare the store with value=list[...]"
             )
         (element,) = typing.get_args(store.value)
         parts = [*store.cell_parts(key, sort), RequestPart("added", element, value)]

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from statekit.codec.annotations import show
 from statekit.codec.value_codec import ValueCodec, value_codec
 from statekit.errors import StateTypeError
 from statekit.job.stream import Stream
-from statekit.kv.annotations import named_class, optional, type_text
+from statekit.kv.annotations import named_class, optional
 from statekit.shown import shown
 
 WHOLE = "*"
@@ -109,8 +110,8 @@ def check_request_parts(stream: Stream[Any], where: str, parts: list[RequestPart
             if part.name == "value" and fields[part.given] == optional(part.type):
                 use = "None is no value, use update or compare_and_set, which remove a value"
             raise StateTypeError(
-                f"{where}: {part.name} is {type_text(part.type)}, and {what} is "
-                f"{type_text(fields[part.given])}: {use}"
+                f"{where}: {part.name} is {show(part.type)}, and {what} is "
+                f"{show(fields[part.given])}: {use}"
             )
 
 
@@ -167,7 +168,7 @@ class ArgumentCheck:
         raise StateTypeError(
             f"{self._where}: {self._what} gave {shown(value, 100)} for the record "
             f"{shown(record, 300)}{at_key}: {self._codec.reason(value)}. Nothing of this epoch is "
-            f"committed: give a value of type {type_text(self._of)}"
+            f"committed: give a value of type {show(self._of)}"
         )
 
     def stored(self, value: Any) -> Any:

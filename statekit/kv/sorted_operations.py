@@ -9,11 +9,12 @@ from typing import Any, Generic, Required, TypedDict, Unpack, overload
 
 from typing_extensions import TypeVar
 
+from statekit.codec.annotations import show
 from statekit.errors import StateTypeError
 from statekit.job.declarations import declares
 from statekit.job.stream import Stream
 from statekit.kv import range_operations as ranges_of
-from statekit.kv.annotations import list_of, optional, pair_of, type_text
+from statekit.kv.annotations import list_of, optional, pair_of
 from statekit.kv.answers import entry_class
 from statekit.kv.layouts import SortedValues
 from statekit.kv.range_operations import EntryCount, Scan, SelectedRange
@@ -404,7 +405,7 @@ class SortedOperations(Generic[K, V]):
         if not 0 < len(given) <= len(types):
             raise StateTypeError(
                 f"{store.where}: {kind}(prefix={shown(prefix)}): the ordered part is "
-                f"{type_text(store.sort)}. A text or bytes has a prefix, given as one field, and a "
+                f"{show(store.sort)}. A text or bytes has a prefix, given as one field, and a "
                 "tuple, given as fields with its first parts; for others use start= and end="
             )
         return [

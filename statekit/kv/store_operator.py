@@ -11,13 +11,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from statekit.codec.annotations import show
 from statekit.codec.value_codec import value_codec
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process, process
 from statekit.job.plan import Plan
 from statekit.job.stream import Stream
 from statekit.kv import operations
-from statekit.kv.annotations import iterator_of, list_of, named_class, one_of, optional, type_text
+from statekit.kv.annotations import iterator_of, list_of, named_class, one_of, optional
 from statekit.kv.answers import AnswerClass
 from statekit.kv.layouts import Layout, OneValue, Respond, SortedValues, ValueWithPast
 from statekit.kv.multi_get import MultiGet
@@ -108,7 +109,7 @@ class StoreOperator:
             raise StateTypeError(f"{self.where}: give the name of the store as text")
         if type(None) in typing.get_args(value) or value is None:
             raise StateTypeError(
-                f"{self.where}: value={type_text(value)}: None stands for an absent value, so "
+                f"{self.where}: value={show(value)}: None stands for an absent value, so "
                 "that it is no value: leave it out of the type"
             )
         if fault := ttl_fault(ttl):
@@ -252,7 +253,7 @@ class StoreOperator:
         if found is not None and found not in lists:
             raise StateTypeError(
                 f"{self.where}: multi_get(keys={shown(keys)}): {record_class.__name__}.{keys} is "
-                f"{type_text(found)}: declare it as {type_text(lists[0])}, or give a function "
+                f"{show(found)}: declare it as {show(lists[0])}, or give a function "
                 "that returns a list of keys"
             )
 
@@ -269,7 +270,7 @@ class StoreOperator:
         if not codec.accepts(given):
             raise StateTypeError(
                 f"{self.where}: {kind}({name}={shown(given)}): {codec.reason(given)}: give a value "
-                f"of type {type_text(self.value)}, or the field or function with it"
+                f"of type {show(self.value)}, or the field or function with it"
             )
         return given
 
@@ -360,7 +361,7 @@ class StoreOperator:
                 field = f"{record_class.__name__}.{part.given}"
                 raise StateTypeError(
                     f"{self.where}: {kind} is for one key, and {field} "
-                    f"is {type_text(of)}. Several keys may be on several shards, which do not wait "
+                    f"is {show(of)}. Several keys may be on several shards, which do not wait "
                     "for each other, so that no condition over them is checked and no change of "
                     "them is made at once. Read them with multi_get, divide the record with "
                     "flat_map, or give values that change together one key and use update"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -79,14 +80,17 @@ class Iceberg(LakeSink):
         from statekit.sinks.lake.iceberg_log import opened_catalog
 
         if isinstance(self.catalog, str):
-            return opened_catalog(self.catalog, {})
-        environment = {
-            name: os.environ[variable]
-            for variable, name in _STORE_PROPERTIES.items()
-            if variable in os.environ
-        }
-        properties = {**environment, **self.catalog}
-        return opened_catalog(properties.pop("name", "default"), properties)
+            catalog = opened_catalog(self.catalog, {})
+        else:
+            environment = {
+                name: os.environ[variable]
+                for variable, name in _STORE_PROPERTIES.items()
+                if variable in os.environ
+            }
+            properties = {**environment, **self.catalog}
+            catalog = opened_catalog(properties.pop("name", "default"), properties)
+        weakref.finalize(self, catalog.close)  # of a sink that was looked at without a run
+        return catalog
 
     def __getstate__(self) -> dict[str, Any]:
         state = vars(self).copy()

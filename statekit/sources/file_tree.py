@@ -22,6 +22,7 @@ from statekit.shown import shown_text
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _WILD = re.compile(r"[*?\[]")
+_WILDCARDS = re.compile(r"(\*|\?|\[!?\]?[^]]*\])")
 _PIECE_BYTES = 4 << 20
 """Bytes per request to an object store."""
 
@@ -263,9 +264,11 @@ def _is_left_out(path: str) -> bool:
 def _matcher(pattern: str) -> Callable[[str], object]:
     """Return a function that says whether a path matches a pattern; an empty one matches all.
 
-    >>> matches = _matcher("**/day=*/[a-m]*.jsonl")
-    >>> bool(matches("day=1/b.jsonl")), bool(matches("x/y/day=1/b.jsonl")), matches("day=1/z.jsonl")
-    (True, True, None)
+    >>> matches = _matcher("**/day=*/[a-m]?.jsonl")
+    >>> bool(matches("day=1/b0.jsonl")), bool(matches("x/y/day=1/b0.jsonl"))
+    (True, True)
+    >>> matches("day=1/z0.jsonl"), matches("day=1/b/.jsonl")
+    (None, None)
     """
     if not pattern:
         return lambda path: True
@@ -274,6 +277,17 @@ def _matcher(pattern: str) -> Callable[[str], object]:
         if part == "**":
             parts.append("(?:[^/]+/)*")
         else:
-            one = fnmatch.translate(part).removeprefix("(?s:").removesuffix(")\\Z")
-            parts.append(one.replace(".*", "[^/]*") + "/")
+            parts.append("".join(map(_regex_of, _WILDCARDS.split(part))) + "/")
     return re.compile("".join(parts).removesuffix("/")).fullmatch
+
+
+def _regex_of(token: str) -> str:
+    """Return the regular expression of a wildcard or a text in the name of a file or folder."""
+    match token[:1]:
+        case "*":
+            return "[^/]*"
+        case "?":
+            return "[^/]"
+        case "[" if len(token) > 2:
+            return "(?!/)" + fnmatch.translate(token)[len("(?s:") : -len(r")\Z")]
+    return re.escape(token)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any  # noqa: F401 - see below
 
+from msgspec import Meta  # noqa: F401 - Python 3.14 evaluates the types of Facts in this module
 from typing_extensions import TypedDict
 
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord

@@ -5,6 +5,7 @@ with.
 from __future__ import annotations
 
 import datetime as dt
+import dis
 import types
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -47,6 +48,9 @@ def _used_by(function: types.FunctionType) -> Iterator[Any]:
 
 def _in_code(code: types.CodeType) -> Iterator[Any]:
     """Yield the constants in code, and in the functions within it."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_SMALL_INT":  # of Python 3.14: not among the constants
+            yield instruction.arg
     for each in code.co_consts:
         yield from _in_code(each) if isinstance(each, types.CodeType) else _flat(each)
 

@@ -204,7 +204,9 @@ def test_an_absent_key_of_a_typed_dict_is_none_or_stays_absent() -> None:
     given: Any = [{"payer": "ada"}, {"payer": "bob", "cents": 5}]
     assert selected(Row, Partial, given) == [Row("ada", None), Row("bob", 5)]
     assert selected(Same, Partial, given) == given
-    with pytest.raises(sk.StateTypeError, match=r"Typed.cents is int, and Partial.cents is Opt"):
+    with pytest.raises(
+        sk.StateTypeError, match=r"Typed.cents is int, and Partial.cents is int . None"
+    ):
         select(Typed, Partial)
 
 

@@ -12,9 +12,9 @@ import pytest
 import statekit
 from tests.support.places import ROOT
 
-# What a user has in other ways: messages with values of users, whether a value, a number, a
-# duration or a choice of bounds is of its type, calls that a document of the job keeps, and the
-# class of `job.plan`.
+# What a user has in other ways: messages with values and types of users, whether a value, a
+# number, a duration or a choice of bounds is of its type, calls that a document of the job keeps,
+# and the class of `job.plan`.
 MESSAGES_AND_CHECKS = {
     "statekit.state.closed_bounds": {"ClosedBounds", "closed_ends"},
     "statekit.declared_call": {"declarable"},
@@ -22,6 +22,7 @@ MESSAGES_AND_CHECKS = {
     "statekit.job.plan": {"Plan"},
     "statekit.state.options": {"ttl_fault"},
     "statekit.shown": {"shown"},
+    "statekit.codec.annotations": {"show"},
     "statekit.number_faults": {"int_fault"},
     "statekit.timestamp": {"duration_to_micros"},
     "statekit.codec.value_codec": {"ValueCodec", "value_codec"},

@@ -58,7 +58,7 @@ def test_a_result_is_json_csv_or_arrow(client: httpx.Client) -> None:
         ({"job": "none", "sql": "select 1"}, (404, "not_found")),
         ({"job": "shop", "sql": "select * from read_csv('/etc/passwd')"}, (400, "query")),
         ({"job": "shop", "sql": "drop view x"}, (400, "query")),
-        ({"job": "shop", "sql": "select 1", "rows": 0}, (400, "query")),
+        ({"job": "shop", "sql": "select 1", "rows": 0}, (400, "bad_request")),
         ({"job": "shop", "sql": "select 1", "epoch": 99}, (409, "behind")),
         (
             {"job": "shop", "sql": "select 1", "epoch": 0, "manifest": "0" * 32 + "\n"},

@@ -489,6 +489,9 @@ def test_patterns_and_hostile_names_are_read(tmp_path: Path) -> None:
         "x/*/*.jsonl": [1],
         "x/**/*.jsonl": [1, 3],
         "x/day=[1-9]/?.*": [1, 2],
+        "x/day=[!2-9]/*a*l": [1],
+        "x?day=1/a.jsonl": [],
+        "x[!a]day=1/a.jsonl": [],
         "x/none*": [],
     }.items():
         assert Reader(sk.sources.json_lines(tmp_path / pattern)).numbers() == numbers, pattern

@@ -27,6 +27,7 @@ class Payment(NamedTuple):
 
 BONUS = {"paid back by the shop": 4_711}
 QUARTER = dt.timedelta(minutes=23)
+LETTERS = {"z", "b", "y", "a"}
 
 
 def bonus_of(payment: Payment) -> int:
@@ -110,6 +111,6 @@ def test_long_texts_and_what_others_use_are_no_constants() -> None:
 
 def test_elements_of_sets_have_the_same_order_in_each_process() -> None:
     def is_known(text: str) -> bool:
-        return text in {"z", "b", "y", "a"}
+        return text in LETTERS
 
     assert constants_of([cast("types.FunctionType", is_known)]) == ["a", "b", "y", "z"]

@@ -412,9 +412,10 @@ def test_what_is_no_schema_is_an_error(schema: object) -> None:
 def test_processors_run_where_there_is_no_java(tmp_path: Path) -> None:
     """The other tests of this file, in a process that cannot start a JVM."""
     nowhere = {"JAVA_HOME": str(tmp_path / "java"), "PATH": str(tmp_path)}
+    words = ["-m", "pytest", "-q", "--whole", "-p", "no:cacheprovider"]
     others = "not no_java and not all_types"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", others, __file__],
+        [sys.executable, *words, "-k", others, __file__],
         cwd=ROOT,
         env={**os.environ, **nowhere, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -70,6 +70,8 @@ def output_of(program: str, *words: str, cwd: Path | None = None, path: Path | N
         path: the directory from which Python can import modules; None for none but its own.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if os.path.isabs(program):  # workers of Spark run what is first on the path
+        environment["PATH"] = os.pathsep.join((str(Path(program).parent), environment["PATH"]))
     done = subprocess.run(
         [program, *words],
         cwd=cwd,

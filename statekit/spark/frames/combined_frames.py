@@ -26,7 +26,7 @@ from statekit.job.plan import Operator
 from statekit.records.panes import LATE
 from statekit.records.partial_aggregate import PartialAggregate
 from statekit.records.preaggregate import Combiner
-from statekit.spark.arrow_schemas import arrow_schema
+from statekit.spark.frames.arrow_schemas import arrow_schema
 from statekit.spark.frames.columns import projected_to, quoted
 from statekit.spark.frames.placed_frame import logical_frame
 from statekit.spark.worker.shards import CombineStep, ShardStep

@@ -16,7 +16,7 @@ from statekit.job.chaining import Chain
 from statekit.job.plan import Input, Operator, Plan
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
-from statekit.spark.arrow_schemas import arrow_schema
+from statekit.spark.frames.arrow_schemas import arrow_schema
 from statekit.spark.frames.columns import projected_to, quoted, selected, with_derived
 from statekit.spark.frames.combined_frames import CombinedFrames, Combines
 from statekit.spark.frames.key_columns import PassOptions, group_expression, key_columns, order_of

@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from statekit.errors import QueryError
-from statekit.spark.arrow_schemas import arrow_schema
+from statekit.spark.frames.arrow_schemas import arrow_schema
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

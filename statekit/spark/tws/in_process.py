@@ -25,7 +25,7 @@ from statekit.errors import ProcessError, StateTypeError
 from statekit.records.arrow_scalars import Decimals
 from statekit.records.record_type import RecordType
 from statekit.shown import shown, shown_text, type_name
-from statekit.spark.arrow_schemas import arrow_schema
+from statekit.spark.frames.arrow_schemas import arrow_schema
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.pandas_frames import FrameReader
 from statekit.spark.tws.process import FIRST_TIME_US, ProcessorCalls, ProcessorProcess

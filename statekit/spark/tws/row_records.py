@@ -19,7 +19,7 @@ from statekit.records.arrow_reader import timestamp_reader
 from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordReader
 from statekit.shown import shown, shown_error
-from statekit.spark.arrow_schemas import arrow_schema
+from statekit.spark.frames.arrow_schemas import arrow_schema
 from statekit.spark.tws.grouping_key import Getter, GroupingKey
 from statekit.spark.tws.sql_conversions import plain_type
 from statekit.spark.worker.rows import ColumnRecords

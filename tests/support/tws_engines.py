@@ -15,12 +15,12 @@ from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, GroupedData, Row, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from statekit.spark import transform_with_state
+from statekit.spark.frames.arrow_schemas import arrow_schema
 from statekit.testing import Harness
 from statekit.testing.processors import InitialState, as_process
 from tests.support.spark_runs import ONCE, collector, stream_of, write_batch
@@ -79,7 +79,7 @@ class Engines:
         """One more file, which makes one more micro-batch."""
         types = cast(StructType, StructType.fromDDL(schema))
         made = [Row(*types.names)(*row).asDict(True) for row in rows]
-        table = pa.Table.from_pylist(made, schema=to_arrow_schema(types, timezone="UTC"))
+        table = pa.Table.from_pylist(made, schema=arrow_schema(types))
         write_batch(self.home / "rows", self._files, table)
         self._files += 1
         self._fed.append(rows)

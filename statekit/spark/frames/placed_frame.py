@@ -88,17 +88,15 @@ def logical_frame(
     own: Any = session
     java, jvm_session = own._jvm, own._jsparkSession
     none = java.scala.Option.empty()
-    logical = java.org.apache.spark.sql.execution.LogicalRDD(
-        attributes,
-        rows,
-        partitioning,
-        java.org.apache.spark.api.python.PythonUtils.toSeq([]),  # it is in no order
-        False,
-        none,
-        jvm_session,
-        none,
-        none,
-        False,
-    )
+    no_order = java.org.apache.spark.api.python.PythonUtils.toSeq([])
+    arguments = [attributes, rows, partitioning, no_order, False, none, jvm_session, none, none]
+    if _spark_version(session) >= (4, 3):  # which takes one more
+        arguments.append(False)
+    logical = java.org.apache.spark.sql.execution.LogicalRDD(*arguments)
     frame = java.org.apache.spark.sql.classic.Dataset.ofRows(jvm_session, logical)
     return DataFrame(frame, session)
+
+
+def _spark_version(session: SparkSession) -> tuple[int, int]:
+    major, minor, *_ = session.version.split(".")
+    return int(major), int(minor)

@@ -71,7 +71,8 @@ class FrameOptions:
         except ImportError as error:
             raise StateTypeError(
                 "the processor takes frames of pandas, and they cannot be made here "
-                f"({shown_text(error)}): install pandas and PySpark 4.3, or let it take rows"
+                f"({shown_text(error)}): install pandas and PySpark 4.2 or newer, or let it take "
+                "rows"
             ) from error
 
     @classmethod

@@ -32,7 +32,7 @@ VALUES: list[tuple[Any, Any, str]] = [
     (dt.datetime, pd.NaT, r"pandas\.NaT: it stands for"),
     (dt.datetime, np.datetime64(NANOSECONDS), r"numpy\.datetime64: call \.astype"),
     (dt.datetime, np.datetime64("NaT"), r"numpy\.datetime64: it is NaT"),
-    (dt.timedelta, pd.Timedelta("1ns"), r"pandas\.Timedelta: call \.to_pytimedelta"),
+    (dt.timedelta, pd.Timedelta(1, "ns"), r"pandas\.Timedelta: call \.to_pytimedelta"),
     (dt.timedelta, np.timedelta64(1, "ns"), r"numpy\.timedelta64: call \.astype"),
     (dt.date, pd.Timestamp("2024-01-01"), r"pandas\.Timestamp: call \.to_pydatetime"),
     (Literal["a"], np.str_("a"), r"numpy\.str_?: call \.item\(\)"),

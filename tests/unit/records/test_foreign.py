@@ -31,7 +31,7 @@ VALUES: list[tuple[Any, Any, str]] = [
     (dt.datetime, pd.Timestamp(NANOSECONDS, tz="UTC"), r"pandas\.Timestamp: call \.to_pydatetime"),
     (dt.datetime, pd.NaT, r"pandas\.NaT: it stands for"),
     (dt.datetime, np.datetime64(NANOSECONDS), r"numpy\.datetime64: call \.astype"),
-    (dt.datetime, np.datetime64("NaT"), r"numpy\.datetime64: it is NaT"),
+    (dt.datetime, np.datetime64("NaT", "ns"), r"numpy\.datetime64: it is NaT"),
     (dt.timedelta, pd.Timedelta(1, "ns"), r"pandas\.Timedelta: call \.to_pytimedelta"),
     (dt.timedelta, np.timedelta64(1, "ns"), r"numpy\.timedelta64: call \.astype"),
     (dt.date, pd.Timestamp("2024-01-01"), r"pandas\.Timestamp: call \.to_pydatetime"),
@@ -210,7 +210,7 @@ def test_sources_without_types_refuse_them(value: Any) -> None:
 
 def test_options_and_timers_refuse_them() -> None:
     with pytest.raises(sk.StateTypeError, match=r"size=.*pandas\.Timedelta.*to_pytimedelta"):
-        sk.tumbling(pd.Timedelta("1h"))
+        sk.tumbling(pd.Timedelta(1, "h"))
 
     @sk.process(key="key")
     def alarm(event: Event, ctx: sk.Context) -> None:

@@ -42,6 +42,22 @@ for count in (1, 2):
 assert sk.read("c", "spent", "total").read_all().to_pylist() == [{"customer": "ann", "value": 9}]
 """
 
+STREAM = """
+import statekit.spark
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").getOrCreate()
+statekit.spark.register(spark)
+changes = spark.readStream.format("statekit-changes")
+changes = changes.option("operator", "spent").option("state", "total").load("c")
+written = changes.writeStream.format("parquet").option("checkpointLocation", "queried")
+try:
+    written.trigger(availableNow=True).start("changes").awaitTermination()
+except Exception as error:
+    print(error)
+else:
+    print("rows", spark.read.parquet("changes").count())
+"""
+
 USES = {
     "": "counts.sink('counts')\n" + RUNS,
     "spark": """
@@ -153,9 +169,13 @@ def test_the_supported_versions_run_a_job_in_process_and_on_spark(
         (tmp_path / name).mkdir()
         (tmp_path / name / "use.py").write_text(JOB + use)
         output_of(python, "-W", "error", "use.py", cwd=tmp_path / name)
+    states = tmp_path / "states"
     assert "operator spent" in output_of(
-        str(tmp_path / "venv/bin/statekit"), "inspect", "c", cwd=tmp_path / "states"
+        str(tmp_path / "venv/bin/statekit"), "inspect", "c", cwd=states
     )
+    (states / "stream.py").write_text(STREAM)
+    of_version = {"oldest": "needs Spark 4.2 or newer, and this is 4.1.0", "newest": "rows 1"}
+    assert of_version[versions] in output_of(python, "stream.py", cwd=states)
 
 
 @pytest.mark.slow
